@@ -10,8 +10,6 @@ from .report import Bound, Line
 from .samples import ASYNCIO, BLOCKING, lane_names
 from .team import Team
 
-__all__ = ["ABOUT", "BACKENDS", "measure"]
-
 ABOUT = (
     "Processes of one host; over veth: of two network namespaces. Throughput: one way, 4 messages under way: of 4 "
     "tasks, or of one thread that blocks. Round trip: of one tensor there and back. Collectives: time of one call, "

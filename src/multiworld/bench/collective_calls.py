@@ -12,8 +12,6 @@ from torch import Tensor
 
 from .known_data import LARGEST, fill, holds, spoil
 
-__all__ = ["GLOO_CALLS", "ROOT", "Collectives", "Content", "Tensors", "call", "given", "gotten"]
-
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 ITEM_BYTES = 4

@@ -10,8 +10,6 @@ from .report import Line
 from .samples import ASYNCIO
 from .team import Team
 
-__all__ = ["ABOUT", "BACKENDS", "measure"]
-
 ABOUT = (
     "2 and 4 processes on loopback. Time of one call, averaged over calls one after the other, from asyncio; raw Gloo "
     "blocks. The size is that of each tensor in the call."

@@ -10,8 +10,6 @@ from .report import Bound, Line
 from .samples import percentile
 from .team import Team, Teammate
 
-__all__ = ["ABOUT", "BACKENDS", "measure"]
-
 ABOUT = (
     "Worlds of three processes with default settings; the victim is each rank in turn, and hosts the store every other "
     "time. Time from just before the signal until World.wait_broken() returned, on every survivor; the 99th percentile "

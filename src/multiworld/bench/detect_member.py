@@ -15,8 +15,6 @@ import multiworld as mw
 from . import raw_gloo
 from .member import Member
 
-__all__ = ["DetectMember"]
-
 
 class DetectMember(Member):
     """In one world at a time, ``worlds`` or not. All times are CLOCK_MONOTONIC in seconds."""

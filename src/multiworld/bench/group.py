@@ -9,8 +9,6 @@ from .report import Bound, Line
 from .samples import Pairs, alternate
 from .team import Team
 
-__all__ = ["MEMBER", "collective"]
-
 MEMBER = "group_member:GroupMember"
 
 

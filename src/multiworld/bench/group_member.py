@@ -8,8 +8,6 @@ from .collective_calls import Tensors
 from .lanes import LaneMember
 from .samples import RAW
 
-__all__ = ["GroupMember"]
-
 UNKNOWN = {(RAW, "reduce")}  # it computes in the other ranks' tensors, so those give something else the next time
 
 

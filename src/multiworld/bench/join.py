@@ -11,8 +11,6 @@ from .report import Bound, Line
 from .samples import RAW, Pairs, joint_spans, median, percentile
 from .team import Team
 
-__all__ = ["ABOUT", "BACKENDS", "measure"]
-
 WINDOW_S = 0.1  # with one join each: as beside ten joins a second
 ABOUT = (
     "Two processes on loopback and a running store. Time from the moment the first of the two calls join until both "

@@ -13,8 +13,6 @@ import multiworld as mw
 from .lanes import AsyncLane
 from .member import Member
 
-__all__ = ["JoinMember"]
-
 ITEM_BYTES = 4
 WINDOW = 4
 JOIN_AT = 0.05  # of its window, so that all that it costs on both sides falls within

@@ -9,8 +9,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["LARGEST", "fill", "holds", "spoil"]
-
 PERIOD = 251  # a prime: no segment of a collective and no buffer of a channel begins at the same value as the next
 LARGEST = PERIOD
 STRIDE = 509  # elements between those that are looked at: more than one on each page, and over time at each value

@@ -18,8 +18,6 @@ from .collective_calls import GLOO_CALLS, Tensors, call
 from .member import Member
 from .samples import RAW, lane_names
 
-__all__ = ["AsyncLane", "BlockingLane", "GlooLane", "Lane", "LaneMember"]
-
 
 class Lane(Protocol):
     """One rank of a group. In a pair rank 0 leads: it streams to rank 1, and begins each round trip."""

@@ -10,8 +10,6 @@ from importlib import metadata
 
 from ..process.facts import cpu_model
 
-__all__ = ["Machine", "describe_machine"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:

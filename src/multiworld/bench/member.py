@@ -14,8 +14,6 @@ import multiworld as mw
 from ..testing.worker import next_command, report
 from . import raw_gloo
 
-__all__ = ["Member", "run"]
-
 
 class Member:
     """One rank of a team. A public coroutine method is a command; what it returns is the answer."""

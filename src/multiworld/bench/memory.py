@@ -9,8 +9,6 @@ from .options import Options
 from .report import Bound, Line
 from .team import Team
 
-__all__ = ["Limits", "held"]
-
 MEMBER = "memory_member:MemoryMember"
 SIZE_BYTES = 64_000_000
 NUM_WORLDS, QUICK_WORLDS = 20, 2

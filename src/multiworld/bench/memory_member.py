@@ -15,8 +15,6 @@ from ..testing import trim
 from .known_data import fill, holds, spoil
 from .member import Member
 
-__all__ = ["MemoryMember", "Peak", "held_bytes"]
-
 ITEM_BYTES = 4
 WARM_UP = "tcp"  # not what is measured: that would keep some of what it takes
 SHM = "multiworld.channel.shm"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Options", "Size"]
-
 PAIRS_PER_ROUND = 3  # the speed of a shared machine changes within a second: short slices, and many of them
 
 

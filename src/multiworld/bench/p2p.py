@@ -10,8 +10,6 @@ from .report import Bound, Line
 from .samples import lane_names
 from .team import Team
 
-__all__ = ["ABOUT", "BACKENDS", "measure"]
-
 ABOUT = (
     "Two processes on loopback. Throughput: one way, 4 messages under way: of 4 tasks, or of one thread that blocks. "
     "Round trip: of one tensor there and back. Raw Gloo blocks; it has no asyncio API to compare with."

@@ -9,8 +9,6 @@ from .report import Bound, Line
 from .samples import RAW, Pairs, alternate, median
 from .team import Team
 
-__all__ = ["MEMBER", "Bounds", "memcpy_share", "round_trips", "throughput"]
-
 Bounds = Mapping[tuple[str, str], Bound]
 """By the label of the size and the name of the lane."""
 

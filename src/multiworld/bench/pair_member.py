@@ -15,8 +15,6 @@ import multiworld as mw
 from .known_data import fill, holds, spoil
 from .lanes import LaneMember
 
-__all__ = ["PairMember"]
-
 ITEM_BYTES = 4
 
 

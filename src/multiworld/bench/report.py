@@ -9,8 +9,6 @@ from typing import Any, Literal
 from .machine import Machine
 from .samples import Pairs, median
 
-__all__ = ["Bound", "Line", "Report", "Section"]
-
 TIME_UNITS = ("s", "ms", "µs")
 
 

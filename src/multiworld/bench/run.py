@@ -11,8 +11,6 @@ from .machine import describe_machine
 from .options import Options
 from .report import Report, Section
 
-__all__ = ["BENCHMARKS", "load", "run"]
-
 BENCHMARKS = {
     "channels": "what our channels must reach: messages, collectives, memory and a DDP step, beside raw Gloo",
     "p2p": "throughput and round trips between two processes",

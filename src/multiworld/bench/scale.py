@@ -10,8 +10,6 @@ from .report import Bound, Line
 from .samples import RAW
 from .team import Team
 
-__all__ = ["ABOUT", "BACKENDS", "measure"]
-
 NUM_WORLDS, QUICK_WORLDS = 256, 32
 NUM_RECEIVES, QUICK_RECEIVES = 1_000, 100
 IDLE_S, QUICK_IDLE_S = 10.0, 1.0

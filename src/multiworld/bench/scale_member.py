@@ -16,8 +16,6 @@ from ..testing import measure, trim
 from .member import Member
 from .samples import RAW
 
-__all__ = ["ScaleMember"]
-
 AT_A_TIME = 16
 LARGE_NUMEL = 2_500_000  # 10 MB
 SETTLE_S = 6.0  # threads that have nothing to do end after 5 s

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from .report import Line, Report, Section
 
-__all__ = ["append_record", "format_figure", "record_text", "report_text", "section_text", "verdict_text"]
-
 HEADINGS = ("ratio (middle half)", "bound", "", "also")
 MEASUREMENT = "measurement"
 RIGHT_ALIGNED = {1, 2, 3}

@@ -9,8 +9,6 @@ from typing import Any
 
 from ..testing import Host, Worker, WorkerFailedError, WorkerGroup
 
-__all__ = ["Team", "Teammate"]
-
 PROGRAM = f"{__package__}.member:run"
 LOOPBACK = "127.0.0.1"
 START_S = 120.0

@@ -9,8 +9,6 @@ from .report import Bound, Line
 from .samples import Pairs, alternate
 from .team import Team
 
-__all__ = ["steps"]
-
 MEMBER = "training_member:TrainingMember"
 COUNT, QUICK_COUNT = 10, 2
 MAX_LOSS_DIFFERENCE = 1e-6

@@ -15,8 +15,6 @@ from . import raw_gloo
 from .member import Member
 from .samples import RAW
 
-__all__ = ["TrainingMember"]
-
 SEED = 7
 WIDTH, NUM_CLASSES = 512, 10
 BATCH_SIZE, NUM_BATCHES = 32, 8

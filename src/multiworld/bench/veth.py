@@ -11,8 +11,6 @@ from .report import Line
 from .samples import lane_names
 from .team import Team
 
-__all__ = ["messages"]
-
 PREFIX = "over veth: "
 
 

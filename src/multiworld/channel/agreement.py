@@ -24,8 +24,6 @@ from ..wire.operation import Operation, drive
 from .mesh import StreamMesh
 from .message import COLLECTIVE
 
-__all__ = ["Agreement", "Copy", "GroupFailure", "Launch"]
-
 logger = logging.getLogger(__name__)
 
 GRACE_S = 0.008  # most collectives that are under way have ended by then

@@ -17,8 +17,6 @@ from .any_source import AnySource
 from .message import USER, Receive, key_of
 from .stream import MessageStream
 
-__all__ = ["AnyReceives"]
-
 
 class AnyReceives:
     """Those of one world. ``abort`` may come from any thread, and ``take`` comes from inside the streams."""

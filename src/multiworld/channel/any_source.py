@@ -10,8 +10,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-__all__ = ["AnySource"]
-
 MAX_TURNS = 1024  # tags of which it is remembered whose turn it is
 
 R = TypeVar("R")  # the shell's receive

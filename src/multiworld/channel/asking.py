@@ -14,8 +14,6 @@ from ..wire.backoff import BackOff
 from ..wire.operation import Operation
 from ..wire.progress import ProgressThread, weakly
 
-__all__ = ["Asker", "OpenCollectives"]
-
 ASK_AFTER_S = 0.5
 MAX_PAUSE_S = 8.0  # each time that nobody has an answer, the next question comes twice as late
 NUM_REMEMBERED = 256  # how many collectives a rank may be ahead of another that asks

@@ -7,8 +7,6 @@ from typing import ClassVar
 from .base import ChannelContext, ChannelSupport
 from .shm import HostChannel, ShmChannel
 
-__all__ = ["AuthenticatedChannel", "AutoChannel"]
-
 
 class AutoChannel(HostChannel):
     """Shared memory between the ranks of one host, TCP between hosts: each pair chooses when it connects.

@@ -19,8 +19,6 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from .base import Payload
 from .tensors import as_bytes
 
-__all__ = ["StreamOrder"]
-
 logger = logging.getLogger(__name__)
 
 READY_S = 0.008  # how long a copy that somebody waits for may wait for the caller's stream

@@ -17,8 +17,6 @@ import torch
 from ..wire.backoff import BackOff
 from .errands import Errands, start_daemon
 
-__all__ = ["Check", "CudaQueue", "Poller", "acquire_queue", "release_queue"]
-
 logger = logging.getLogger(__name__)
 
 MIN_SLEEP_S = 20e-6

@@ -8,8 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["Errands", "forget_reapers", "join_reapers", "start_daemon", "start_reaper"]
-
 logger = logging.getLogger(__name__)
 
 IDLE_S = 5.0

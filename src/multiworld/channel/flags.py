@@ -14,8 +14,6 @@ import hashlib
 from ..wire import futex
 from ..wire.copying import memory_at
 
-__all__ = ["PAGE_BYTES", "SLICE_S", "FlagPage", "position_of"]
-
 PAGE_BYTES = 4096
 SLICE_S = 0.005
 STEP_BITS = 24

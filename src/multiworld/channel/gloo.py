@@ -36,8 +36,6 @@ from .stream import MessageStream
 from .stream_owner import StreamOwner
 from .streamed import StreamChannel
 
-__all__ = ["GlooChannel"]
-
 INLINE_BYTES = 8 * 1024 * 1024
 
 

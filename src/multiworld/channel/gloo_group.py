@@ -18,8 +18,6 @@ from .gloo_introduction import come_as, read_introduction
 from .gloo_mover import FOREVER, NUM_TAGS, GlooMover
 from .mesh_store import MeshStore
 
-__all__ = ["GlooGroup", "acquire_device", "reap_all", "release_device"]
-
 logger = logging.getLogger(__name__)
 
 POISON_TAG = NUM_TAGS + 1  # no payload uses it

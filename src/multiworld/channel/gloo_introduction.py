@@ -10,8 +10,6 @@ import socket
 import struct
 from typing import NamedTuple
 
-__all__ = ["Introduction", "come_as", "read_introduction"]
-
 SOCKADDR_BYTES = 128  # a sockaddr_storage
 CONNECT_S = 1.0  # to our own address
 

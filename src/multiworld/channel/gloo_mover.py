@@ -21,8 +21,6 @@ from torch import Tensor
 from .errands import Errands
 from .tensors import pack
 
-__all__ = ["FOREVER", "NUM_TAGS", "GlooMover", "PointToPoint"]
-
 logger = logging.getLogger(__name__)
 
 FOREVER = timedelta(days=365)  # a world decides who is alive; no timeout of a process group does

@@ -23,8 +23,6 @@ from .lane import WINDOW_BYTES
 from .shelf import shelf_bytes
 from .slots import SLOTS_BYTES
 
-__all__ = ["FORGET_S", "HALF_BYTES", "RING_BYTES", "HostMemory", "Lender"]
-
 logger = logging.getLogger(__name__)
 
 RING_BYTES = 4 * 1024 * 1024

@@ -19,8 +19,6 @@ from typing import Final, Generic, TypeVar
 
 from ..errors import ProtocolError
 
-__all__ = ["Arrival", "Inbox", "Mismatch", "Posted"]
-
 MAX_LEFTOVERS: Final = 64  # idle tags whose credits stay with the sender
 MAX_FORGOTTEN: Final = 65536
 """A message on a tag that was forgotten so long ago would wait for ever, and do no other harm."""

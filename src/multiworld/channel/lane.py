@@ -24,20 +24,6 @@ from .. import native
 from ..errors import ProtocolError
 from ..wire.copying import copy_memory
 
-__all__ = [
-    "PAGE_BYTES",
-    "WINDOW_BYTES",
-    "WORKS",
-    "LaneEnd",
-    "NativeEnd",
-    "PythonEnd",
-    "checked",
-    "open_reader",
-    "open_writer",
-    "reader_words",
-    "writer_words",
-]
-
 WINDOW_BYTES = 4 * 1024 * 1024
 PAGE_BYTES = 4096
 """Holds the four words of a lane, each in a cache line of its own; at first all are 0."""

@@ -17,8 +17,6 @@ from ..wire.copying import address_of, copied
 from ..wire.waiting import is_blocked_here
 from .lane import WINDOW_BYTES, LaneEnd
 
-__all__ = ["LaneReads", "LaneWrites", "Payload"]
-
 T = TypeVar("T")
 
 TURN_BYTES = 4 * 1024 * 1024

@@ -17,8 +17,6 @@ from .message import Receive
 from .stream import MessageStream
 from .stream_owner import StreamOwner
 
-__all__ = ["StreamMesh"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -17,8 +17,6 @@ from .mesh import StreamMesh
 from .message import USER
 from .tensors import payload_segments
 
-__all__ = ["MeshStore"]
-
 STORE_TAG = -1  # users' tags are not negative
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 

@@ -14,24 +14,6 @@ from .parcel import Parcel
 from .ring import Piece
 from .tensors import memory_of, parse_layout
 
-__all__ = [
-    "COLLECTIVE",
-    "FLAG_ASKED",
-    "FLAG_COLLECTIVE",
-    "FLAG_CREDITED",
-    "MESSAGE",
-    "PAYLOAD_KINDS",
-    "SIZE",
-    "USER",
-    "Message",
-    "Receive",
-    "Send",
-    "Taken",
-    "check_form",
-    "is_eager",
-    "key_of",
-]
-
 USER: Final = 0  # two spaces of tags
 COLLECTIVE: Final = 1
 FLAG_COLLECTIVE: Final = 1

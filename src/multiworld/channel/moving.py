@@ -25,8 +25,6 @@ from .stream import MessageStream
 from .stream_owner import StreamOwner
 from .stream_sending import EAGER_BYTES, SLOW_CANCEL_BYTES
 
-__all__ = ["FLAG_MOVED", "MovingStream", "OnOver", "PayloadMover"]
-
 logger = logging.getLogger(__name__)
 
 FLAG_MOVED: Final = 4

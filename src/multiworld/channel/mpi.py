@@ -40,8 +40,6 @@ from .stream_owner import StreamOwner
 from .streamed import StreamChannel
 from .tensors import memory_of, payload_segments
 
-__all__ = ["MpiChannel"]
-
 T = TypeVar("T")
 INLINE_BYTES = 128 * 1024
 SHARE = 0.7  # of the time left for a join: it gives up a little sooner, as it can say more

@@ -10,18 +10,6 @@ import secrets
 import struct
 from typing import NamedTuple
 
-__all__ = [
-    "CHUNK_BYTES",
-    "HEADER_BYTES",
-    "KEY_BYTES",
-    "PROOF",
-    "BufferPool",
-    "Chunk",
-    "new_key",
-    "read_chunk",
-    "write_header",
-]
-
 CHUNK_BYTES = 1024 * 1024
 KEY_BYTES = 16
 PROOF = 0  # the number of the chunk by which two ranks find each other over MPI; payloads are numbered from 1

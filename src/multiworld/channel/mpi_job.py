@@ -26,8 +26,6 @@ from ..extras import install_extra
 from ..wire.operation import Operation
 from .mpi_pump import Found, MpiPump, Request
 
-__all__ = ["JobError", "MpiJob", "finalize_mpi", "forget_mpi", "open_job", "why_not"]
-
 logger = logging.getLogger(__name__)
 
 TAG = 30_753  # of COMM_WORLD; MPI promises tags up to 32,767

@@ -21,8 +21,6 @@ from .mpi_chunks import HEADER_BYTES, PROOF, Chunk, new_key, write_header
 from .mpi_pump import MpiError, Sink, Source
 from .tensors import memory_of, segments_of
 
-__all__ = ["MpiMover", "Pump"]
-
 OnOver = Callable[[Exception | None], None]
 NO_THREAD = "no thread can be started that moves payloads over MPI"
 

@@ -21,8 +21,6 @@ from ..wire.backoff import BackOff
 from .errands import start_daemon
 from .mpi_chunks import CHUNK_BYTES, HEADER_BYTES, BufferPool, Chunk, read_chunk
 
-__all__ = ["Found", "Message", "MpiError", "MpiPump", "Request", "Sink", "Source", "Transport"]
-
 logger = logging.getLogger(__name__)
 
 WINDOW = 4  # chunks to one process that it has not taken yet

@@ -47,8 +47,6 @@ from .stream import MessageStream
 from .stream_owner import StreamOwner
 from .streamed import Collective, Steps, StreamChannel
 
-__all__ = ["NcclChannel"]
-
 logger = logging.getLogger(__name__)
 
 ABORT_S = 5.0

@@ -13,8 +13,6 @@ from .collectives.reduction import reduce_op_name
 from .streamed import Collective
 from .tensors import as_bytes
 
-__all__ = ["check_reduction", "launch_collective", "why_not_reduced"]
-
 c10d: Any = distributed_c10d  # of whose options some are not in torch.distributed
 REDUCIBLE = frozenset(
     (

@@ -28,8 +28,6 @@ import torch.distributed
 
 from .cuda_queue import CudaQueue
 
-__all__ = ["LaunchStream", "NcclGroup", "OnOver", "Start", "abort_all", "failure_of", "without_watchdog"]
-
 logger = logging.getLogger(__name__)
 c10d: Any = torch.distributed  # whose NCCL part exists only in builds for CUDA
 cuda: Any = torch.cuda  # whose annotations are incomplete

@@ -20,8 +20,6 @@ from .cuda_order import StreamOrder
 from .nccl_group import OnOver, Start
 from .tensors import as_bytes, pack
 
-__all__ = ["NcclMover", "PairGroup"]
-
 SENDER, RECEIVER = 0, 1  # the ranks in a communicator of one direction
 
 

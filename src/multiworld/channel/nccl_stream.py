@@ -12,8 +12,6 @@ from .moving import MovingStream
 from .nccl_mover import NcclMover
 from .stream_owner import StreamOwner
 
-__all__ = ["NcclStream"]
-
 
 class NcclStream(MovingStream):
     """One peer's messages. Of what ``memory_of`` returns for their payloads, only the length may be used."""

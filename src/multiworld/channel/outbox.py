@@ -12,8 +12,6 @@ from collections import OrderedDict
 from enum import Enum
 from typing import Final, Generic, TypeVar
 
-__all__ = ["WINDOW_BYTES", "Outbox", "Route"]
-
 WINDOW_BYTES: Final = 8 * 1024 * 1024
 
 S = TypeVar("S")  # the shell's send

@@ -10,8 +10,6 @@ from ..wire.operation import Operation
 from ..wire.sink import ConnectionSink
 from .base import ChannelContext
 
-__all__ = ["attach_socket"]
-
 
 def attach_socket(context: ChannelContext, sock: socket.socket, sink: ConnectionSink) -> Operation[Connection]:
     """Let a connected stream socket, which is the connection's then, talk to ``sink``. For a ``Connector``.

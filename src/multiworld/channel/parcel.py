@@ -13,8 +13,6 @@ from torch import Tensor
 from ..wire.copying import aligned_memory
 from .tensors import Layout, Payload
 
-__all__ = ["MAX_BYTES", "Content", "Habit", "Parcel", "Received"]
-
 MAX_BYTES: Final = 64 * 1024  # of a message that comes in a parcel
 
 

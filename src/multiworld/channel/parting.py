@@ -17,8 +17,6 @@ from .mesh import StreamMesh
 from .message import USER
 from .tensors import describe
 
-__all__ = ["Parting"]
-
 ASK_TAG, DONE_TAG = -2, -3  # users' tags are not negative, and the store has -1
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 _META = describe(_NOTHING)

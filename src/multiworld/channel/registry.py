@@ -17,8 +17,6 @@ from .nccl import NcclChannel
 from .shm import ShmChannel
 from .tcp import TcpChannel
 
-__all__ = ["available", "channel_names", "find_channel"]
-
 ENTRY_POINT_GROUP = "multiworld.channels"
 OURS: dict[str, type[DataChannel]] = {
     channel.name: channel

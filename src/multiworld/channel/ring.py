@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-__all__ = ["ALIGNMENT", "Piece", "RingReads", "RingSpace", "room_for"]
-
 ALIGNMENT: Final = 64
 
 

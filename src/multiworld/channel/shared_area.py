@@ -21,8 +21,6 @@ from .errands import Errands
 from .flags import PAGE_BYTES, FlagPage
 from .host_memory import FORGET_S, HALF_BYTES, HostMemory
 
-__all__ = ["SharedArea", "Turn"]
-
 
 class Turn:
     """One call's place in the row.

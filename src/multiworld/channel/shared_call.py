@@ -16,8 +16,6 @@ from ..wire.operation import Operation
 from ..wire.spinning import SPIN_S, QuickWaits
 from .flags import FlagPage, position_of
 
-__all__ = ["CallContext", "SharedCall", "SharedMemory"]
-
 PATIENCE_S = 0.02  # then a rank that has not come may be in another call
 
 

@@ -41,20 +41,6 @@ from .stream import MessageStream
 from .stream_owner import StreamOwner
 from .stream_sending import EAGER_BYTES, SMALL_BYTES
 
-__all__ = [
-    "FLAG_LANE",
-    "FLAG_SHARED",
-    "FLAG_SHELF",
-    "INLINE_BYTES",
-    "LENGTH",
-    "NO_ROOM",
-    "PLACE",
-    "ROOM_S",
-    "SHARED_EAGER_BYTES",
-    "SHELF_PLACE",
-    "SharedSending",
-]
-
 FLAG_SHARED: Final = 16
 FLAG_LANE: Final = 32
 FLAG_SHELF: Final = 64

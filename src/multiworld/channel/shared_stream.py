@@ -68,8 +68,6 @@ from .stream import REPORT_BYTES as WINDOW_REPORT_BYTES
 from .stream_owner import StreamOwner
 from .tensors import memory_of
 
-__all__ = ["KEPT_BYTES", "SharedStream"]
-
 logger = logging.getLogger(__name__)
 
 NO_LANES: Final = 1  # of an answer to memory

@@ -27,17 +27,6 @@ from .. import native
 from ..errors import ProtocolError
 from ..wire.shared_region import SharedRegion
 
-__all__ = [
-    "LEFT_AT",
-    "MAX_KEPT_BYTES",
-    "NUM_PLACES",
-    "Place",
-    "ShelfReader",
-    "ShelfSpace",
-    "ShelfWriter",
-    "shelf_bytes",
-]
-
 NUM_PLACES = 64
 LEFT_AT = 2048
 """Of the page in which the words of a lane are: here are those of the places, which say what has left them last."""

@@ -18,8 +18,6 @@ from .stream import MessageStream
 from .stream_owner import StreamOwner
 from .streamed import StreamChannel
 
-__all__ = ["BUFFER_BYTES", "HostChannel", "ShmChannel"]
-
 BUFFER_BYTES = WINDOW_BYTES
 """What each process of a pair that exchanges large tensors holds for what it sends."""
 

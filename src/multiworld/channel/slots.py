@@ -32,8 +32,6 @@ from ..wire.copying import copy_memory, memory_at
 from ..wire.polling import poller_of
 from .lane import MASK, NONSENSE, YIELD_AFTER_S, NativeEnd, PythonEnd, checked, reader_words, writer_words
 
-__all__ = ["MAX_META_BYTES", "NUM_SLOTS", "SLOTS_BYTES", "WORDS_AT", "Slot", "SlotReader", "SlotWriter"]
-
 NUM_SLOTS = 128
 SLOT_BYTES = 128
 WORDS_AT = 1024  # of the page in which the words of a lane are

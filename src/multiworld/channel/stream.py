@@ -37,8 +37,6 @@ from .stream_owner import StreamOwner
 from .stream_sending import EAGER_BYTES, StreamSending
 from .tensors import describe_bytes, memory_of, parse_layout
 
-__all__ = ["REPORT_BYTES", "MessageStream"]
-
 REPORT_BYTES: Final = WINDOW_BYTES // 4  # what is consumed of the window before the sender hears of it
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from .message import Receive
 
-__all__ = ["StreamOwner"]
-
 
 class StreamOwner:
     """What a stream tells its channel. All are called with nothing held. This one does nothing."""

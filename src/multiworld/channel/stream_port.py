@@ -20,8 +20,6 @@ from .message import COLLECTIVE
 from .shared_area import SharedArea, Turn
 from .shared_call import SharedCall
 
-__all__ = ["Gates", "StreamPort"]
-
 T = TypeVar("T")
 INLINE_COMPUTE_BYTES = 64 * 1024
 LOOP_BYTES = 4 * 1024 * 1024

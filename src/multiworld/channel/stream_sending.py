@@ -17,8 +17,6 @@ from .outbox import Outbox, Route
 from .stream_owner import StreamOwner
 from .tensors import describe_bytes, describe_text, memory_of
 
-__all__ = ["EAGER_BYTES", "SLOW_CANCEL_BYTES", "SMALL_BYTES", "StreamSending"]
-
 EAGER_BYTES: Final = 512 * 1024
 SMALL_BYTES: Final = 16 * 1024  # worth copying into one write with its header
 SLOW_CANCEL_BYTES: Final = 1024 * 1024  # what cancelling may have to copy and would stall an event loop with

@@ -26,8 +26,6 @@ from .stream_port import Gates, StreamPort
 from .stream_sending import SLOW_CANCEL_BYTES
 from .tensors import describe, describe_text, payload_segments
 
-__all__ = ["Collective", "Steps", "StreamChannel"]
-
 logger = logging.getLogger(__name__)
 
 Steps = Callable[[StreamPort, list[Tensor]], Coroutine[Operation[Any], None, None]]

@@ -8,8 +8,6 @@ from .base import ChannelContext
 from .mesh import StreamMesh
 from .streamed import StreamChannel
 
-__all__ = ["TcpChannel"]
-
 
 class TcpChannel(StreamChannel):
     """Framed, self-describing, zero-copy into the caller's memory; progresses on the manager's thread."""

@@ -16,20 +16,6 @@ from torch import Tensor
 from ..errors import ProtocolError
 from ..wire.copying import ALIGNMENT, memory_at
 
-__all__ = [
-    "Layout",
-    "Payload",
-    "as_bytes",
-    "describe",
-    "describe_bytes",
-    "describe_text",
-    "memory_of",
-    "pack",
-    "parse_layout",
-    "payload_segments",
-    "segments_of",
-]
-
 Payload: TypeAlias = Tensor | list[Tensor] | dict[str, Tensor]
 """What one message may hold."""
 

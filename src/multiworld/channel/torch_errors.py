@@ -6,8 +6,6 @@ from torch import distributed as dist
 
 from .. import errors
 
-__all__ = ["derive_from_torch"]
-
 _KINDS: tuple[tuple[type[BaseException], type[BaseException]], ...] = (
     (errors.MultiworldError, dist.DistError),
     (errors.WorldBrokenError, dist.DistBackendError),

@@ -12,8 +12,6 @@ from ..elastic.job.status import AgentStatus, JobStatus, WorkerStatus
 from .cluster import cluster_parser, conversation, name_job, told
 from .tables import ranges, table
 
-__all__ = ["agents_table", "command_parser", "main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the agents: 0, or 1 if the job cannot be asked."""

@@ -19,8 +19,6 @@ from ..testing import WorkerFailedError
 from .checks import check_backend, check_output, note_uncompiled, tell_unwritten, write_output
 from .streams import OutputError
 
-__all__ = ["command_parser", "main"]
-
 RESULTS = Path("benchmarks/RESULTS.md")
 STDOUT = Path("-")
 QUICK_ROUNDS = 2

@@ -10,8 +10,6 @@ from pathlib import Path
 from .. import native
 from ..native.compiled import are_sources_wanted
 
-__all__ = ["check_backend", "check_output", "note_uncompiled", "tell_unwritten", "write_output"]
-
 
 def note_uncompiled(command: str) -> None:
     """Say in a line if each message takes longer than it could, unless the user has chosen it."""

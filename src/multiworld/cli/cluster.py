@@ -18,8 +18,6 @@ from ..wire.names import addresses_of, is_address
 from ..wire.token import weakness_of
 from ..world.launched import token_of_environment
 
-__all__ = ["carry_out", "clock", "cluster_parser", "conversation", "job_of", "name_job", "session", "told"]
-
 EPILOG = """\
 Without --endpoint an agent of this host is asked: of the only job there is, or of that with --job. Any agent answers.
 Over the network MULTIWORLD_TOKEN must be the job's; on this host it is enough to be the same user.

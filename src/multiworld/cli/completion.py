@@ -11,8 +11,6 @@ from ..bench.run import BENCHMARKS
 from ..command_parser import CommandParser
 from .main import COMMANDS, HELP
 
-__all__ = ["Place", "command_parser", "main", "places", "script"]
-
 NAMES = ("multiworld", "m8d")
 EPILOG = """\
 bash: eval "$(multiworld completion bash)", or write it to ~/.local/share/bash-completion/completions/multiworld

@@ -22,8 +22,6 @@ from .streams import OutputError
 if TYPE_CHECKING:
     from ..demo.report import Report
 
-__all__ = ["command_parser", "main"]
-
 NEEDED = (*SERVING, "sklearn", "yaml")
 UNREAD = SIGNALLED + signal.SIGPIPE  # whoever read the output did not want to know how it ends
 

@@ -18,18 +18,6 @@ from ..wire.messages import Json
 from ..wire.token import TOKEN_VARIABLE, weakness_of
 from . import machine
 
-__all__ = [
-    "DEFAULT_CHANNEL",
-    "Diagnosis",
-    "Extra",
-    "NativePart",
-    "Support",
-    "command_parser",
-    "diagnose",
-    "main",
-    "render",
-]
-
 DEFAULT_CHANNEL = "auto"
 EXTRAS = {
     "serving": "multiworld serve, multiworld.serving",

@@ -13,8 +13,6 @@ from ..elastic.control.questions import ENDING
 from ..elastic.job.status import JobStatus
 from .cluster import carry_out, cluster_parser
 
-__all__ = ["command_parser", "main"]
-
 LOOK_S = 0.5  # also when nothing is told: its coordinator may have been lost
 
 

@@ -11,8 +11,6 @@ from ..elastic.job.history import Event
 from ..wire.messages import to_json
 from .cluster import clock, cluster_parser, conversation, name_job, told
 
-__all__ = ["command_parser", "main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print events: 0, or 1 if the job cannot be asked, or the agent that is asked goes away."""

@@ -17,8 +17,6 @@ from ..elastic.hosts.shares import HostShare, RemoteJob, allot, shares_of_file
 from ..elastic.hosts.start import run_on_hosts
 from ..wire.token import TOKEN_VARIABLE, weakness_of
 
-__all__ = ["command_parser", "main", "part"]
-
 EXEC = "multiworld exec"
 SSH = "ssh -oBatchMode=yes"
 BAD_INPUT = 2

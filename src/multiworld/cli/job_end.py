@@ -17,8 +17,6 @@ from ..process.interruption import SIGNALLED
 from ..process.logs.outlet import tell
 from ..process.signal_names import signal_name
 
-__all__ = ["told"]
-
 logger = logging.getLogger(__name__)
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")

@@ -8,8 +8,6 @@ from ..command_parser import CommandParser
 from ..elastic.control.messages import Kill
 from .cluster import carry_out, cluster_parser
 
-__all__ = ["command_parser", "main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Kill: 0, 1 if the job refuses or cannot be asked, 2 for a command that makes no sense."""

@@ -17,8 +17,6 @@ from ..world.launched import token_of_environment
 from .cluster import cluster_parser, name_job, session, told
 from .tables import ranges
 
-__all__ = ["command_parser", "main"]
-
 LAST_LINES = 10
 LOOK_S = 1.0  # for hosts that have come since
 

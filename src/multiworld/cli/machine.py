@@ -15,8 +15,6 @@ from ..process.facts import number_in
 from ..world.procfs import control_groups, process_start_time, text_of
 from ..world.vitals import open_pidfd
 
-__all__ = ["Interface", "Limits", "interfaces", "limits"]
-
 SIOCGIFCONF = 0x8912
 SIOCGIFFLAGS = 0x8913
 IFF_UP = 0x1

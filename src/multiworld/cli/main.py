@@ -13,8 +13,6 @@ from ..command_parser import CommandParser
 from ..process.interruption import end_on_signals
 from .own_process import run_in_own_process
 
-__all__ = ["COMMANDS", "HELP", "main"]
-
 # Each is a module of this package with main(arguments) -> exit status, imported only when it is called: a command
 # may need torch, rich or scikit-learn, and --help must work, and be quick, without any of them.
 COMMANDS = {

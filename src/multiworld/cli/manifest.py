@@ -10,8 +10,6 @@ from ..command_parser import CommandParser
 from ..elastic.job.options import DEFAULT_SHUTDOWN_S
 from ..elastic.schedulers.kubernetes import Controller, Manifest, documents
 
-__all__ = ["command_parser", "main"]
-
 EPILOG = """\
 examples:
   multiworld manifest k8s --name train --image registry/train:7 --nnodes 4 --nproc-per-node 8 --gpu 8 \\

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from ..process.interruption import SIGNALLED, Interrupted, end_on_signals, tell
 from .streams import OutputError, own_streams
 
-__all__ = ["run_in_own_process"]
-
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 

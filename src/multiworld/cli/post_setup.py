@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-__all__ = ["main"]
-
 TEXT = """\
 multiworld needs no patch to PyTorch: nothing was changed. You can leave this step out.
 If this PyTorch was patched for multiworld 0.0.x or 0.2.x, install it afresh: pip install --force-reinstall torch

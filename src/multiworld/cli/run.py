@@ -9,8 +9,6 @@ from .. import run as launcher
 from ..elastic.launch.parser import RUN
 from .job_end import told
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a job: 0 if all went well, the first failed worker's status, 2 for bad input, 128 + N for signal N, or 1."""

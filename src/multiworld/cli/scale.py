@@ -8,8 +8,6 @@ from ..command_parser import CommandParser
 from ..elastic.control.messages import Scale
 from .cluster import carry_out, cluster_parser
 
-__all__ = ["command_parser", "main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Scale: 0, or 1 if the job refuses or cannot be asked."""

@@ -25,8 +25,6 @@ from ..world.liveness import DEFAULT_LEASE_S
 from .checks import note_uncompiled
 from .serve_follow import LAST_LINES, show_events, show_logs
 
-__all__ = ["command_parser", "main", "parsers"]
-
 END_POLL_S = 0.05
 LONGEST_S = 366 * 86400.0  # that commands wait
 

@@ -18,8 +18,6 @@ from ..wire.backoff import BackOff
 from ..wire.messages import to_json
 from .cluster import clock, told
 
-__all__ = ["LAST_LINES", "show_events", "show_logs"]
-
 LAST_LINES = 10
 LOOK_S = 0.25
 LONGEST_LOOK_S = 2.0

@@ -13,8 +13,6 @@ from .agents import agents_table
 from .cluster import cluster_parser, conversation, told
 from .tables import table
 
-__all__ = ["command_parser", "main", "render"]
-
 MAX_WORLDS = 3  # in a row
 
 

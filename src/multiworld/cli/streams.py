@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
-__all__ = ["OutputError", "own_streams", "plain"]
-
 ERRORS = "multiworld.plain"
 PLAIN = {"→": "->", "–": "-", "…": "...", "×": "x", "µ": "u", "●": "*", "○": "o", "✓": "+", "✗": "x"}
 BARS = "▁▂▃▄▅▆▇█"  # of a curve

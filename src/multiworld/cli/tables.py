@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["ranges", "table"]
-
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Return the rows below their header, each column as wide as it must be."""

@@ -13,8 +13,6 @@ from ..world.state import WorldState
 from ..world.world import World
 from .named_worlds import NamedWorlds
 
-__all__ = ["DEFAULT_WORLD_NAME", "WorldCommunicator"]
-
 DEFAULT_WORLD_NAME = ""
 """What 0.2.x calls torch's default process group. It is not ours to use, so an operation has to name its world."""
 

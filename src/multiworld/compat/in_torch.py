@@ -11,8 +11,6 @@ from ..errors import BrokenWorldException
 from .communicator import WorldCommunicator
 from .manager import WorldManager
 
-__all__ = ["install_in_torch"]
-
 MODULES: dict[str, dict[str, object]] = {
     "world_manager": {"WorldManager": WorldManager},
     "world_communicator": {"WorldCommunicator": WorldCommunicator, "BrokenWorldException": BrokenWorldException},

@@ -12,8 +12,6 @@ from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
 from typing import Any
 
-__all__ = ["Initialization"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 
-__all__ = ["set_log_level"]
-
 LOG_LEVEL_VARIABLE = "M8D_LOG_LEVEL"
 
 

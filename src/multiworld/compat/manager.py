@@ -15,8 +15,6 @@ from .log_level import set_log_level
 from .named_worlds import NamedWorlds
 from .watchdog import WatchDog
 
-__all__ = ["WorldManager"]
-
 
 class WorldManager(manager.WorldManager):
     """All worlds of this process. Use it as ``async with`` or ``with``, or call ``aclose`` or ``close``.

@@ -22,8 +22,6 @@ from ..world.state import WorldState
 from ..world.world import LEAVE_S, World
 from .initialization import Initialization
 
-__all__ = ["JoiningManager", "NamedWorlds"]
-
 REMEMBERED_NAMES = 1024
 CPU = torch.device("cpu")
 

@@ -6,8 +6,6 @@ from ..errors import WorldBrokenError
 from ..world.manager import WorldManager
 from ..world.state import WorldState
 
-__all__ = ["WatchDog"]
-
 
 class WatchDog:
     """Shows what the failure detection of one manager sees.

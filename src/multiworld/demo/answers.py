@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import torch
 
-__all__ = ["Checker"]
-
 
 class Checker:
     """Request ``n`` carries micro-batch ``n % len(reference)``; ``reference`` holds its logits ``[batch, 10]``.

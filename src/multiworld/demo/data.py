@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Digits", "load_digits", "micro_batches"]
-
 
 @dataclass(frozen=True)
 class Digits:

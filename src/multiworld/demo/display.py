@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["Display", "LiveDisplay", "PlainDisplay", "ReplicaRow", "Status", "block", "choose_display", "sparkline"]
-
 BARS = "▁▂▃▄▅▆▇█"
 STATE_STYLES = {
     "active": "green",

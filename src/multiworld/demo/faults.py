@@ -6,8 +6,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["MIN_CALM_S", "PlannedFault", "plan_faults"]
-
 MIN_CALM_S = 0.6
 """Load at full strength before each fault and after the last, so that each effect can be told apart."""
 SIGNALS = {"kill": "SIGKILL", "freeze": "SIGSTOP"}

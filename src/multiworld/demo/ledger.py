@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-__all__ = ["RequestLedger"]
-
 
 class RequestLedger:
     """Ids count up from 0. What is open at the end is lost."""

@@ -10,8 +10,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-__all__ = ["STAGES", "Residual", "build_model", "predict", "stage_of", "train"]
-
 STAGES = ("a", "b", "c")
 
 

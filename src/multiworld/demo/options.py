@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from ..world.liveness import DEFAULT_LEASE_S
 
-__all__ = ["Options"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Options:

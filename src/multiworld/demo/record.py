@@ -19,8 +19,6 @@ from ..serving.control.actions import (
     ReplicaReady,
 )
 
-__all__ = ["Fault", "Record", "ReplicaView", "tell"]
-
 
 @dataclass(kw_only=True)
 class Fault:

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["DETECTION_SLACK_S", "FaultReport", "Report", "Row", "Throughput"]
-
 DETECTION_SLACK_S = 1.0
 """How late, after the signal (a killed process) or the lease (a stopped one), a detection fails the run.
 

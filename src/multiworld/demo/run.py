@@ -24,8 +24,6 @@ from .stages import NUM_REPLICAS, make_pipeline, question
 from .summary import summarize
 from .trained import Trained, train_model
 
-__all__ = ["MainJobError", "run"]
-
 REFRESH_S = 0.25
 STEP_LIMIT_S = 30.0
 """How long one step may take (a detection, a replacement's first answer) before the run is given up."""

@@ -12,8 +12,6 @@ from ..serving import Admission, Pipeline, Stage
 from .model import STAGES, stage_of
 from .options import Options
 
-__all__ = ["NUM_REPLICAS", "Traced", "make_pipeline", "question"]
-
 NUM_REPLICAS = {"a": 1, "b": 2, "c": 1}
 PRELOAD = ("multiworld.demo.stages",)  # so that a replica that is needed has it when it is forked
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from .options import Options
     from .record import Record
 
-__all__ = ["summarize"]
-
 
 def summarize(
     options: Options,

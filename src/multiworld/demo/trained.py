@@ -13,8 +13,6 @@ from torch import nn
 from .data import load_digits, micro_batches
 from .model import build_model, predict, train
 
-__all__ = ["Trained", "train_model"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:

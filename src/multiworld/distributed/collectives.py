@@ -19,21 +19,6 @@ from ..world.request import Request
 from .default import find_group
 from .process_group import AnyGroup
 
-__all__ = [
-    "all_gather",
-    "all_gather_into_tensor",
-    "all_reduce",
-    "all_to_all",
-    "all_to_all_single",
-    "barrier",
-    "broadcast",
-    "gather",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "scatter",
-]
-
 T = TypeVar("T")
 
 

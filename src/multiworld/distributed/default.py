@@ -19,8 +19,6 @@ from .session import Session
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["destroy_process_group", "find_group", "init_process_group", "is_initialized", "new_group", "rejoin"]
-
 JOB = "process-group"
 NEVER = "there is no process group: call init_process_group() first"
 DESTROYED = "the process group was destroyed: call init_process_group() again"

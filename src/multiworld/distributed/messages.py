@@ -17,19 +17,6 @@ from ..world.request import Request
 from .default import find_group
 from .process_group import AnyGroup
 
-__all__ = [
-    "P2POp",
-    "batch_isend_irecv",
-    "irecv",
-    "irecv_tensors",
-    "isend",
-    "isend_tensors",
-    "recv",
-    "recv_tensors",
-    "send",
-    "send_tensors",
-]
-
 
 def send(tensor: Tensor, dst: int, group: AnyGroup = None, tag: int = 0, *, timeout_s: float | None = None) -> None:
     """Send a tensor of any dtype and shape; returns when its memory may be changed again."""

@@ -6,19 +6,6 @@ from .collectives import all_gather, all_reduce, all_to_all, reduce_scatter
 from .default import destroy_process_group, init_process_group, is_initialized, new_group
 from .ranks import get_num_processes, get_rank
 
-__all__ = [
-    "allGather",
-    "allReduce",
-    "allToAll",
-    "destroyProcessGroup",
-    "getNumProcesses",
-    "getRank",
-    "initProcessGroup",
-    "isInitialized",
-    "newGroup",
-    "reduceScatter",
-]
-
 allGather = all_gather  # noqa: N816
 allReduce = all_reduce  # noqa: N816
 allToAll = all_to_all  # noqa: N816

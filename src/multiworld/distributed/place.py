@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["LAUNCHED", "Place", "find_place"]
-
 ENV = "env://"
 TCP = "tcp://"
 

@@ -10,8 +10,6 @@ from enum import Enum
 from ..world.arguments import check_seconds
 from ..world.world import World
 
-__all__ = ["AnyGroup", "GroupMember", "ProcessGroup", "check_timeout", "deadline_of"]
-
 
 class GroupMember(Enum):
     """What may stand for a group besides a ``ProcessGroup``."""

@@ -5,17 +5,6 @@ from __future__ import annotations
 from .default import find_group
 from .process_group import AnyGroup, GroupMember
 
-__all__ = [
-    "get_backend",
-    "get_global_rank",
-    "get_group_rank",
-    "get_num_processes",
-    "get_process_group_ranks",
-    "get_rank",
-    "get_world_size",
-    "is_available",
-]
-
 
 def is_available() -> bool:
     """Whether there is process-group mode here: always."""

@@ -15,8 +15,6 @@ from ..world.world import World
 from .place import Place
 from .process_group import GroupMember, ProcessGroup, check_timeout
 
-__all__ = ["Session"]
-
 NAME = "default"
 BROKE = "this group broke before rejoin(): make it again with new_group(), in all processes"
 DESTROYED = "this group was destroyed: make another with new_group(), in all processes"

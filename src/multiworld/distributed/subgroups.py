@@ -10,8 +10,6 @@ from .default import new_group
 from .process_group import AnyGroup, GroupMember, ProcessGroup
 from .ranks import get_process_group_ranks, get_rank
 
-__all__ = ["new_subgroups", "new_subgroups_by_enumeration"]
-
 Groups = tuple[ProcessGroup | GroupMember, list[ProcessGroup | GroupMember]]
 
 

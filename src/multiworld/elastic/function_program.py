@@ -10,8 +10,6 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from multiworld.elastic.launch.function_call import forget_result, keep_result, load_call
 
-__all__ = ["main"]
-
 
 def main(call_file: str, results: str) -> None:
     """Call the function, and keep what it returns. What it raises goes into the error file, and ends the process."""

@@ -20,8 +20,6 @@ from ..process.spawn.forking import die_with_parent
 from ..wire.messages import from_json
 from .hosts.shares import FarOrder
 
-__all__ = ["main"]
-
 BAD_INPUT = 2
 PIECE = 65536
 

@@ -13,8 +13,6 @@ from torch import fx
 
 from .measuring import Measured
 
-__all__ = ["Boundary", "Layout"]
-
 RANDOM = ("rand", "normal", "bernoulli", "dropout", "multinomial")
 
 

@@ -16,8 +16,6 @@ from .tracing import guards
 from .tracing.pinning import is_same
 from .tracing.traced import Key, Traced, fixed_sizes
 
-__all__ = ["build"]
-
 
 def build(
     traced: Traced, layout: Layout, cuts: Sequence[Boundary], state: Collection[str], num_rows: int | None

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["agree", "is_close", "leaves", "same"]
-
 
 def leaves(answer: Any) -> list[torch.Tensor]:
     """Return the tensors of an answer of any structure."""

@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-__all__ = ["private_copy", "random_states_kept"]
-
 M = TypeVar("M", bound=nn.Module)
 
 

@@ -28,8 +28,6 @@ from .tracing.traced import Example, Traced
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["CutOptions", "Part", "cut", "cut_parts", "profile"]
-
 SECONDS_PER_BYTE = 3e-10
 """The time to send a byte between two processes of one host: about 3 GB/s."""
 SECONDS_PER_TENSOR = 2e-5

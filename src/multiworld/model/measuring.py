@@ -13,8 +13,6 @@ from torch import fx
 from ..channel.tensors import CODES
 from .tracing.traced import Traced
 
-__all__ = ["Measured", "can_be_sent", "inputs_of", "measure"]
-
 
 @dataclass(frozen=True)
 class Measured:

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-__all__ = ["LayerCost", "Partition", "partition"]
-
 
 @dataclass(frozen=True)
 class LayerCost:

@@ -13,8 +13,6 @@ from .measuring import can_be_sent, inputs_of
 from .tracing.guards import broken
 from .tracing.traced import Traced, fixed_sizes
 
-__all__ = ["Rows", "find_rows", "other_values"]
-
 TOLERANCE_ON_GPU = 1e-2
 """Relative to the largest value. A GPU may use another algorithm, with or without TF32, for another number of rows."""
 

@@ -8,8 +8,6 @@ from typing import Any, Literal
 
 from ..wire.messages import Json, from_json, to_json
 
-__all__ = ["KINDS", "Signature", "TensorSpec", "named_tensors"]
-
 Kind = Literal["tensor", "list", "dict"]
 KINDS: tuple[Kind, ...] = ("tensor", "list", "dict")
 

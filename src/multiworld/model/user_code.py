@@ -10,8 +10,6 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["OverdueError", "contained", "place_of_error", "result_of", "users_traceback"]
-
 T = TypeVar("T")
 CALLED_OFF_S = 1.0  # how long cancelled code may take to end
 OURS = Path(__file__).parents[1]

@@ -12,8 +12,6 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-__all__ = ["dumps_for", "is_replaying_main", "main_of_this_process", "prepare_main"]
-
 UNWANTED = ("authkey", "start_method", "log_to_stderr", "log_level", "name")
 """Fields of multiprocessing's preparation data that our processes do not take over."""
 _replaying_main = False

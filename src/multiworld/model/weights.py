@@ -11,8 +11,6 @@ from torch import Tensor
 from ..errors import ProtocolError
 from ..world.world import World
 
-__all__ = ["has_weights", "put_weights", "recv_weights", "send_weights", "weights_of"]
-
 CHUNK_BYTES = 64 << 20
 
 

@@ -8,8 +8,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["import_work", "set_up_work"]
-
 
 def import_work(name: str) -> Any:
     """Return what ``"package.module:attribute"`` names. Raises AttributeError; errors of the import pass through."""

@@ -19,18 +19,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-__all__ = [
-    "MODULES",
-    "PACKAGE",
-    "SUFFIX",
-    "VARIABLE",
-    "are_sources_wanted",
-    "group_name",
-    "source_of",
-    "use",
-    "why_not",
-]
-
 VARIABLE = "MULTIWORLD_NATIVE"
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "multiworld"

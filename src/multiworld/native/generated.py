@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["UnknownCodeError", "made_safe"]
-
 DEALLOCATION = re.compile(
     r"^    if \((?P<slot>\w+_free_instance) == NULL\) \{\n"
     r"        (?P=slot) = self;\n"

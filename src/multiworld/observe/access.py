@@ -9,8 +9,6 @@ from urllib.parse import parse_qs
 
 from .sites import SiteRule
 
-__all__ = ["Access", "Refusal", "may_read"]
-
 Refusal = tuple[int, str]
 """An HTTP status, and why."""
 

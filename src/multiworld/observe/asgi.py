@@ -9,8 +9,6 @@ from typing import Any
 
 from .site import Answer, Request, Site
 
-__all__ = ["App", "AsgiSite", "Message", "Receive", "Scope", "Send"]
-
 MAX_STREAMS = 64
 
 Scope = Any  # each server has types of its own for these

@@ -8,8 +8,6 @@ import json
 from html import escape
 from importlib.resources import files
 
-__all__ = ["Document"]
-
 TITLE, FIRST = "@title@", "@first@"
 
 

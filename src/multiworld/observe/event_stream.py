@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["CONTENT_TYPE", "KEEPALIVE", "KEEPALIVE_S", "event", "last_number"]
-
 CONTENT_TYPE = "text/event-stream"
 KEEPALIVE = b": still here\n\n"
 """A comment: it keeps a silent connection from being taken for dead."""

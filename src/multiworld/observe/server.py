@@ -18,8 +18,6 @@ from ..wire.descriptors import is_reserved
 from ..wire.seldom import Seldom
 from .site import Answer, Request, Site
 
-__all__ = ["HEALTHZ", "PageServer"]
-
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 64

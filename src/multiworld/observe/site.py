@@ -9,8 +9,6 @@ from .access import Access
 from .event_stream import CONTENT_TYPE as EVENTS
 from .event_stream import last_number
 
-__all__ = ["HTML", "JSON", "PLAIN", "Answer", "Request", "Site", "Stream"]
-
 PLAIN = "text/plain; charset=utf-8"
 HTML = "text/html; charset=utf-8"
 JSON = "application/json"

@@ -9,8 +9,6 @@ from typing import Generic, TypeVar
 
 from ..wire.progress import ProgressThread
 
-__all__ = ["Snapshots"]
-
 MAX_AGE_S = 0.25  # so that many who look cost the progress thread no more than one
 TAKE_S = 2.0
 

@@ -17,8 +17,6 @@ from .facts import catches_signal
 from .spawn.forking import WAITED_FOR
 from .spawn.fresh import DUMP_SIGNAL
 
-__all__ = ["UNKNOWN_RETURNCODE", "WorkerProcess"]
-
 logger = logging.getLogger(__name__)
 
 UNKNOWN_RETURNCODE = 255

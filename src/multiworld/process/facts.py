@@ -13,28 +13,6 @@ from typing import NamedTuple
 
 from ..world.procfs import boot_id, namespace, stat_fields, text_of
 
-__all__ = [
-    "Listener",
-    "catches_signal",
-    "count_threads",
-    "cpu_model",
-    "find_listener",
-    "gpu_models",
-    "libraries",
-    "network_space",
-    "number_in",
-    "open_descriptors",
-    "open_files",
-    "parse_pss",
-    "parse_rss",
-    "process_space",
-    "processor_time_s",
-    "proportional_bytes",
-    "pss_bytes",
-    "rss_bytes",
-    "unix_sockets",
-]
-
 GPUS = Path("/proc/driver/nvidia/gpus")
 LISTENING = "0A"  # in the column "st" of /proc/net/tcp
 

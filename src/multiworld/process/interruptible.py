@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 from .interruption import Interrupted, handled_by
 
-__all__ = ["run_interruptible"]
-
 Result = TypeVar("Result")
 
 

@@ -21,20 +21,6 @@ from typing import NoReturn, TypeVar
 
 from .signal_names import signal_name
 
-__all__ = [
-    "ENDING",
-    "SIGNALLED",
-    "Interrupted",
-    "end_on_signals",
-    "handled_by",
-    "held",
-    "takeable",
-    "taken",
-    "tell",
-    "undoing",
-    "unwinding",
-]
-
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals by which people and schedulers end a command."""
 SIGNALLED = 128

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from ..world.procfs import control_groups, text_of
 
-__all__ = ["MemoryKills"]
-
 KMSG_RECORDS = 20_000  # more than a kernel's buffer holds; it ends even if records come faster than they are read
 
 

@@ -13,8 +13,6 @@ from ..world.kept_process import KeptProcess, Loop, start_program
 from . import orphan_guard_program
 from .spawn.forking import WAITED_FOR
 
-__all__ = ["OrphanGuard"]
-
 WHAT = "the guard against orphans"
 END_S = 3.0  # longer than it takes at most
 

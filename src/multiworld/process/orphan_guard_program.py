@@ -24,8 +24,6 @@ if __name__ == "__main__":
 else:
     from ..world.procfs import process_session, process_sessions, process_start_time
 
-__all__ = ["END", "kill_sessions"]
-
 END = "end"
 CHUNK_BYTES = 65536
 END_MS = 2000  # for killed processes to end, all in all

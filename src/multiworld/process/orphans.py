@@ -16,8 +16,6 @@ from typing import Protocol
 from ..world.procfs import EXITED, child_pids, process_session, process_start_time, process_state
 from .spawn.forking import WAITED_FOR
 
-__all__ = ["OrphanReaper", "Reaping"]
-
 LOOK_S = 1.0
 LATE_S = 3.0
 

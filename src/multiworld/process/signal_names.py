@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 
-__all__ = ["how_ended", "signal_name"]
-
 
 def signal_name(number: int) -> str:
     """Return ``SIGKILL`` for 9; ``signal 37`` for one that has no name, as those between SIGRTMIN and SIGRTMAX."""

@@ -19,8 +19,6 @@ from .graph import Graph, Stage
 if TYPE_CHECKING:
     from .generation.loop import GenerationOptions
 
-__all__ = ["Blueprint", "load_work"]
-
 GRAPH_FILE = "pipeline.pickle"
 WORKS = "works"
 MINE = 0o700

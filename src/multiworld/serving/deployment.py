@@ -23,8 +23,6 @@ from .ingress.answers import Report
 from .ingress.ingress import Ingress
 from .ingress.metrics import request_metrics
 
-__all__ = ["Deployment"]
-
 
 class Deployment:
     """Made by ``Pipeline.deploy``. All on its event loop.

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
     from .tracing.exporter import OpenTelemetryTracer
 
-__all__ = ["GatewayService", "main"]
-
 logger = logging.getLogger(__name__)
 
 LAST_WORDS_S = 1.0

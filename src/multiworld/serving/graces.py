@@ -1,7 +1,5 @@
 """How long what serves may finish when it is told to end."""
 
-__all__ = ["GRACE_S", "STOP_S"]
-
 GRACE_S = 10.0
 """Of the members of one host."""
 STOP_S = 15.0

@@ -10,8 +10,6 @@ from typing import Any, Literal
 
 from ..model.signature import Signature
 
-__all__ = ["GATEWAY", "INPUT", "Batch", "Graph", "Stage"]
-
 INPUT = "input"
 """What a stage names in ``inputs`` to take the request itself."""
 GATEWAY = "gateway"

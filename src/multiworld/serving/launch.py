@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from .generation.loop import GenerationOptions
     from .pipeline import Pipeline
 
-__all__ = ["serve"]
-
 SPEC_FILE = "spec.json"
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CONTROLLER_PROGRAM = "multiworld.serving.control.controller_program:main"

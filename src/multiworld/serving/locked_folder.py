@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["WORKS_PREFIX", "kept", "works_folder"]
-
 WORKS_PREFIX = "multiworld-serving-"
 
 

@@ -47,8 +47,6 @@ from .work_signature import signature_of
 if TYPE_CHECKING:
     from .generation.loop import GenerationOptions
 
-__all__ = ["Cluster", "Pipeline"]
-
 READY_S = 120.0
 
 

@@ -23,8 +23,6 @@ from .member.control_line import ControlLine
 from .member.files import MemberFiles
 from .member.member import ReplicaMember, place_of
 
-__all__ = ["main"]
-
 LAST_WORDS_S = 1.0
 SWITCH_S = 0.0005  # who computes beside the event loop gets the interpreter back soon
 PR_SET_TIMERSLACK = 29

@@ -18,8 +18,6 @@ from torch import nn
 from ..model.signature import Kind, Signature
 from .graph import INPUT, Graph, Stage
 
-__all__ = ["kind_of_work", "signature_of"]
-
 DICT_METHODS = ("get", "items", "keys", "values")
 
 

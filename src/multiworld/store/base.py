@@ -8,8 +8,6 @@ from typing import Protocol
 
 from ..wire.operation import Operation
 
-__all__ = ["Store", "StoreURL", "parse_store_url"]
-
 
 class Store(Protocol):
     """A store client. Keys are text, values bytes. Every operation fails with StoreError when the store is lost.

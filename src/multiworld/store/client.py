@@ -10,8 +10,6 @@ from ..errors import StoreError
 from ..wire.operation import Operation
 from .state import Request, Status
 
-__all__ = ["Answer", "StoreClient"]
-
 T = TypeVar("T")
 Answer = tuple[Status, list[bytes]]
 

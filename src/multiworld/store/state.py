@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from ..errors import ProtocolError
 
-__all__ = ["Reply", "Request", "Status", "StoreState", "pack_strings", "unpack_strings"]
-
 
 class Request(enum.IntEnum):
     GET = 1

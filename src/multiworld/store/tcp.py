@@ -15,8 +15,6 @@ from ..wire.progress import ProgressThread
 from .client import Answer, StoreClient
 from .state import Reply, Request, Status, StoreState, pack_strings, unpack_strings
 
-__all__ = ["PURPOSE", "TCPStore", "TCPStoreServer"]
-
 logger = logging.getLogger(__name__)
 
 PURPOSE = "store"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from .deadlines import scaled
 
-__all__ = ["CANCEL_S", "CUT_S", "KILL_S", "PENDING_S", "STALL_S", "STOP_S"]
-
 KILL_S = scaled(1.0)
 """From SIGKILL until every survivor knows. Promised: 0.25 s for 99 of 100."""
 

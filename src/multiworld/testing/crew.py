@@ -13,8 +13,6 @@ from .hosts import Host
 from .processes import DEFAULT_TIMEOUT_S, Report, Worker
 from .worker_group import WorkerGroup
 
-__all__ = ["Call", "Crew", "Launch", "Member", "Outcome", "launch_workers"]
-
 PROGRAM = "multiworld.testing.member_program:run"
 Launch = Callable[..., list[Worker]]
 """How processes are started: ``launch(workers, program, names, **options)``, as ``launch_workers`` does it."""

@@ -6,8 +6,6 @@ import os
 import time
 from collections.abc import Callable
 
-__all__ = ["SCALE_VARIABLE", "Deadline", "scaled", "wait_until"]
-
 SCALE_VARIABLE = "MULTIWORLD_TEST_TIMEOUT_SCALE"
 
 

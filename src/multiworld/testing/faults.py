@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = ["Fault", "FaultKind", "FaultPlan", "shown_on_failure"]
-
 
 class FaultKind(str, Enum):
     """What can be done to a target: a worker for the first five, a simulated host or a relay for the others."""

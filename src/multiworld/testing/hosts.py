@@ -19,8 +19,6 @@ from typing import Any, Literal
 from ..errors import MultiworldError
 from .deadlines import scaled
 
-__all__ = ["Host", "HostError", "Network", "available"]
-
 NAMESPACES = Path("/run/netns")
 NAME = re.compile(r"mw(\d+)n\d+(h\d+|s|probe)")
 SUBNET = "10.77.0"

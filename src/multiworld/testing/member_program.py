@@ -22,8 +22,6 @@ from .resources import measure, trim
 from .rounds import play_round
 from .worker import Command, next_command, report
 
-__all__ = ["MemberProgram", "be", "describe_error", "run"]
-
 
 async def run(**options: Any) -> None:
     """Be a member until told to ``quit``; ``options`` go to ``WorldManager``."""

@@ -24,8 +24,6 @@ from .processes import Worker
 from .worker_group import WorkerGroup
 from .worker_process import Ends, ForeignProcess
 
-__all__ = ["OPEN_MPI_OPTIONS", "JobFailedError", "MpiLauncher", "why_no_jobs"]
-
 OPEN_MPI_OPTIONS = ("--oversubscribe", "--allow-run-as-root", "--mca", "btl_base_warn_component_unused", "0")
 RECOVERY = "--enable-recovery"  # else mpiexec ends the job with the first process that is killed
 START_S = 30.0

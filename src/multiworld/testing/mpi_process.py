@@ -14,8 +14,6 @@ import threading
 
 from . import worker
 
-__all__ = ["main"]
-
 
 def main(place: str) -> None:
     with socket.socket(socket.AF_UNIX) as launcher:

@@ -11,8 +11,6 @@ from torch import Tensor
 from ..channel.base import ReduceOp
 from ..world.world import World
 
-__all__ = ["PLAYS", "Part"]
-
 
 class Part(ABC):
     """The part of one rank in one collective. What a rank gives is random or constant, but known to all ranks."""

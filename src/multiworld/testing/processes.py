@@ -17,8 +17,6 @@ from ..errors import MultiworldError
 from .deadlines import Deadline
 from .worker_process import Ends, WorkerProcess, process_state
 
-__all__ = ["Report", "Worker", "WorkerFailedError", "wait_for_news"]
-
 DEFAULT_TIMEOUT_S = 20.0
 SHOWN_CHARS = 6000
 SHOWN_EVENTS = 20

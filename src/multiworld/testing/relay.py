@@ -13,8 +13,6 @@ from typing import Any, Literal
 from .deadlines import scaled, wait_until
 from .tasks import together
 
-__all__ = ["Path", "Relay"]
-
 Path = Literal["to_server", "to_client", "both"]
 """Which way bytes go: from who connected to the target, back, or both."""
 

@@ -13,8 +13,6 @@ from ..process.facts import count_threads, open_files, rss_bytes
 from ..world.procfs import child_pids, text_of
 from .deadlines import Deadline, wait_until
 
-__all__ = ["LeakError", "Resources", "check_returned", "check_returned_async", "measure", "trim"]
-
 SHARED_MEMORY = ("/memfd:", "/dev/shm/", "/SYSV", "/dev/zero")
 
 

@@ -14,8 +14,6 @@ from .tasks import together
 if TYPE_CHECKING:
     from ..world.world import World
 
-__all__ = ["EXCHANGES", "KINDS", "WrongResultError", "contribution", "play_round"]
-
 MODULUS = 1000
 """Contributions repeat after so many rounds, so that float32 holds every sum exactly."""
 

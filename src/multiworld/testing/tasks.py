@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-__all__ = ["together"]
-
 
 async def together(*operations: Coroutine[Any, Any, Any]) -> list[Any]:
     """Run coroutines at once, begun in this order, and return their results.

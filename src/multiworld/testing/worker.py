@@ -24,8 +24,6 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Command", "next_command", "report", "wait_command"]
-
 
 @dataclass(frozen=True)
 class Command:

@@ -15,8 +15,6 @@ from .deadlines import Deadline
 from .processes import DEFAULT_TIMEOUT_S, Report, Worker, wait_for_news
 from .worker_process import ChildProcess, Ends, WorkerProcess
 
-__all__ = ["WorkerGroup"]
-
 
 class WorkerGroup:
     """The workers of one test. Leaving the ``with`` block kills and reaps every one of them, stopped ones too.

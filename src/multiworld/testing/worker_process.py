@@ -14,8 +14,6 @@ from typing import NamedTuple, Protocol
 from ..world.procfs import stat_fields
 from .deadlines import wait_until
 
-__all__ = ["UNKNOWN_STATUS", "ChildProcess", "Ends", "ForeignProcess", "WorkerProcess", "process_state"]
-
 BOOTSTRAP = "from multiworld.testing.worker import main; main({report_fd}, {command_fd})"
 UNKNOWN_STATUS = 256  # no exit status is that
 STOPS_WITHIN_S = 10.0

@@ -10,8 +10,6 @@ import os
 import socket
 import struct
 
-__all__ = ["address_of", "can_listen_at", "family_of", "is_local", "is_ours", "listen_at", "local_name", "show"]
-
 CREDENTIALS = struct.Struct("=iii")  # struct ucred: pid, uid, gid
 
 

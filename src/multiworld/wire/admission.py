@@ -9,8 +9,6 @@ from typing import Final, Generic, TypeVar
 from .descriptors import is_reserved
 from .seldom import Seldom
 
-__all__ = ["ACCEPTS_AT_ONCE", "MAX_UNPROVEN", "PAUSE_S", "UNPROVEN_S", "Admission"]
-
 logger = logging.getLogger(__name__)
 
 MAX_UNPROVEN: Final = 256  # at one door

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["BackOff"]
-
 MAX_DOUBLINGS = 60  # more than any bound takes; a float has room for them
 
 

@@ -31,8 +31,6 @@ from .unsent import Unsent
 from .watch import Watch, watch_together
 from .write_queue import WriteQueue
 
-__all__ = ["Connection", "read_together"]
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

@@ -9,8 +9,6 @@ from typing import Final
 
 from .. import native
 
-__all__ = ["ALIGNMENT", "address_of", "aligned_memory", "copied", "copy_into", "copy_memory", "memory_at"]
-
 SMALL_BYTES: Final = 64 * 1024
 ALIGNMENT: Final = 64  # of vectors
 _make_view = ctypes.pythonapi.PyMemoryView_FromMemory

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import resource
 
-__all__ = ["is_out_of_descriptors", "is_reserved", "is_scarcity", "num_reserved", "raise_limit"]
-
 MAX_LIMIT = 1 << 20
 """Hard limits of containers may be a thousand times that, and some programs try to close every possible descriptor."""
 MAX_RESERVED = 256

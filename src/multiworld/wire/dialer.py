@@ -33,8 +33,6 @@ from .records import DIALER
 from .seldom import Seldom
 from .sink import ConnectionSink
 
-__all__ = ["DialError", "dial"]
-
 logger = logging.getLogger(__name__)
 
 _say_garbage = Seldom(logger.warning)  # who dials an address where another service listens tries again and again

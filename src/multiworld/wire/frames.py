@@ -18,17 +18,6 @@ from typing import Final, NamedTuple, Protocol
 
 from ..errors import ProtocolError
 
-__all__ = [
-    "HEADER_BYTES",
-    "MAX_PAYLOAD_BYTES",
-    "FrameParser",
-    "FrameSink",
-    "Header",
-    "Kind",
-    "pack_frame",
-    "pack_header",
-]
-
 MAGIC: Final = 0x574D  # "MW" on the wire
 MAGIC_BYTES: Final = MAGIC.to_bytes(2, "little")
 HEADER: Final = struct.Struct("<HBBIQqQ")

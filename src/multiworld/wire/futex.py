@@ -10,8 +10,6 @@ from __future__ import annotations
 import ctypes
 import platform
 
-__all__ = ["WORKS", "wait", "wake"]
-
 _NUMBERS = {"x86_64": 202}
 _number = _NUMBERS.get(platform.machine())
 WORKS = _number is not None and ctypes.sizeof(ctypes.c_void_p) == 8

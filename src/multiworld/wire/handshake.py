@@ -23,22 +23,6 @@ from typing import NamedTuple
 from ..errors import HandshakeError, MessageError, TokenError
 from .messages import from_json, message, parse, sparse
 
-__all__ = [
-    "NONCE_BYTES",
-    "PROTOCOL_VERSION",
-    "STRANGER",
-    "TOKEN",
-    "DialerHello",
-    "HandshakeRefused",
-    "Voucher",
-    "check_proof",
-    "check_version",
-    "derive_key",
-    "prove",
-    "read_hello",
-    "tokens_differ",
-]
-
 PROTOCOL_VERSION = 4
 NONCE_BYTES = 16
 PROOF_BYTES = 32

@@ -8,8 +8,6 @@ from typing import Final
 
 from .progress import ProgressThread
 
-__all__ = ["READ_EVENTS", "Interest"]
-
 READ_EVENTS: Final = select.EPOLLIN | select.EPOLLRDHUP
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import sys
 import threading
 
-__all__ = ["has_interrupted_us", "is_owned"]
-
 LOCKING = ("multiworld.wire.", "multiworld.channel.", "multiworld.world.")
 """The modules whose functions may hold a lock, which a signal handler that has interrupted them cannot wait for."""
 

@@ -13,21 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, Union
 
-__all__ = [
-    "KINDS",
-    "MAX_DEPTH",
-    "REST",
-    "SPARSE",
-    "Form",
-    "Json",
-    "RefusalError",
-    "by_kind",
-    "is_json",
-    "look_at",
-    "record_form",
-    "shown_type",
-]
-
 MAX_DEPTH: Final = 64
 """How deeply a value of type ``Json`` may be nested."""
 LEAST_INT, GREATEST_INT = -(1 << 63), (1 << 64) - 1  # what 64 bits hold, signed or not

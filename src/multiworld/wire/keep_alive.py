@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import socket
 
-__all__ = ["keep_alive"]
-
 IDLE_S, INTERVAL_S = 1, 1
 
 

@@ -31,8 +31,6 @@ from .records import ACCEPTOR
 from .seldom import Seldom
 from .sink import ConnectionSink
 
-__all__ = ["Listener", "Pending", "Route"]
-
 logger = logging.getLogger(__name__)
 
 BACKLOG = 512

@@ -24,8 +24,6 @@ from .spinning import QuickWaits
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["HOT_S", "KEPT_PATROL_S", "KEPT_S", "PATROL_S", "LoopReader", "LoopWatched"]
-
 logger = logging.getLogger(__name__)
 
 HOT_S = 0.005

@@ -9,8 +9,6 @@ from __future__ import annotations
 import socket
 from typing import Final
 
-__all__ = ["LowWater"]
-
 MARK_BYTES: Final = 256 * 1024  # more comes more slowly over a veth pair than a reader looks for it (``payload_wait``)
 LEAST_BYTES: Final = 128 * 1024  # of a rest that it is worth a system call for
 

@@ -6,8 +6,6 @@ import errno
 import ipaddress
 import socket
 
-__all__ = ["addresses_of", "is_address", "resolve"]
-
 
 def resolve(host: str) -> str:
     """Return a numeric address; blocks for DNS unless ``host`` is one already. Raises OSError."""

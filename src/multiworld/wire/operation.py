@@ -10,8 +10,6 @@ from typing import Any, Generic, TypeVar
 
 from ..errors import MultiworldError
 
-__all__ = ["Operation", "StepsCancelled", "drive", "pass_on", "settled", "settler"]
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

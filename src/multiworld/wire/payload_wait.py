@@ -14,8 +14,6 @@ from typing import Final
 from .polling import look, poller_of
 from .spinning import MAX_MISSES, REST, SPIN_S
 
-__all__ = ["PayloadWait"]
-
 LARGE_BYTES: Final = 512 * 1024  # a rest above this
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import select
 import time
 
-__all__ = ["look", "poller_of"]
-
 
 def poller_of(*fds: int) -> select.poll:
     """Return what says which of these are readable, or closed at the other end."""

@@ -20,8 +20,6 @@ from .loop_reader import LoopReader
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["IOHandler", "ProgressThread", "Timer", "weakly"]
-
 logger = logging.getLogger(__name__)
 
 MAX_READY = 256  # descriptors told of at once: whatever the number, memory is taken for as many

@@ -23,8 +23,6 @@ from typing import Final
 
 from ..errors import RecordError
 
-__all__ = ["ACCEPTOR", "DIALER", "MAX_BODY_BYTES", "OVERHEAD_BYTES", "RecordReader", "RecordWriter", "records_of"]
-
 DIALER: Final = b"dialer"
 ACCEPTOR: Final = b"acceptor"
 LENGTH: Final = struct.Struct("<I")

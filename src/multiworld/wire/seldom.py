@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["SELDOM_S", "Seldom"]
-
 SELDOM_S: Final = 60.0
 
 

@@ -13,8 +13,6 @@ from .copying import copy_into, memory_at
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["SharedRegion"]
-
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 MFD_NOEXEC_SEAL = 0x8  # from Linux 6.3, where a memfd that could be executed may be forbidden
 PROTECTION = mmap.PROT_READ | mmap.PROT_WRITE

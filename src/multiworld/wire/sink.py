@@ -6,8 +6,6 @@ from typing import Protocol
 
 from .frames import Header
 
-__all__ = ["ConnectionSink", "Nobody"]
-
 
 class ConnectionSink(Protocol):
     """What a connection talks to. All methods run with the connection's read side held: be short, use ``defer``."""

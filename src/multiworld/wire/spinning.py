@@ -8,8 +8,6 @@ wake-ups: that can only be tried, so a row of tries in vain ends it too, for a w
 
 from __future__ import annotations
 
-__all__ = ["MAX_MISSES", "REST", "SPIN_S", "QuickWaits"]
-
 SPIN_S = 200e-6  # a peer that still sleeps is awake and has answered before that
 QUICK_S = 500e-6  # with the wake-ups of both sides, while they still sleep
 MIN_STREAK = 4

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["STAGING_BYTES", "staging"]
-
 STAGING_BYTES = 64 * 1024
 
 

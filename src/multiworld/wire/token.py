@@ -6,8 +6,6 @@ import ipaddress
 import logging
 from typing import Final
 
-__all__ = ["TOKEN_VARIABLE", "check_token", "warn_of_no_token", "warn_of_weakness", "weakness_is_told", "weakness_of"]
-
 logger = logging.getLogger(__name__)
 
 TOKEN_VARIABLE: Final = "MULTIWORLD_TOKEN"

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Generic, TypeVar
 
-__all__ = ["InvalidTransitionError", "TransitionTable"]
-
 S = TypeVar("S", bound=Enum)
 C = TypeVar("C", bound=Enum)
 

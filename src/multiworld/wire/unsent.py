@@ -13,8 +13,6 @@ import math
 import socket
 import struct
 
-__all__ = ["LOOK_BYTES", "TWICE", "UNSENT_BYTES", "Unsent"]
-
 UNSENT_BYTES = 384 * 1024
 LOOK_BYTES = 16 * 1024 * 1024  # are written between two looks at the kernel's counts
 TWICE = 0.01  # of all segments: a probe for a lost tail now and then is less

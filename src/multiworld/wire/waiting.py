@@ -14,24 +14,6 @@ from .operation import Operation, settler
 from .progress import ProgressThread
 from .spinning import SPIN_S, QuickWaits
 
-__all__ = [
-    "Move",
-    "OperationCancelled",
-    "blocked_threads",
-    "cancel_async",
-    "is_blocked_here",
-    "on_progress_thread",
-    "outcome",
-    "pause",
-    "run_in_thread",
-    "running_loop",
-    "start_and_wait",
-    "wait_async",
-    "wait_blocking",
-    "wait_to_the_end",
-    "while_blocked",
-]
-
 T = TypeVar("T")
 _blocked: set[threading.Thread] = set()
 

@@ -21,8 +21,6 @@ from .polling import look, poller_of
 from .progress import ProgressThread
 from .spinning import SPIN_S, QuickWaits
 
-__all__ = ["Watch", "forget_waker", "watch_together"]
-
 logger = logging.getLogger(__name__)
 
 MAX_POLL_S = 3600.0

@@ -9,8 +9,6 @@ from functools import partial
 
 from .operation import Operation
 
-__all__ = ["Worker"]
-
 
 class _Task:
     __slots__ = ("operation", "withdrawn", "work")

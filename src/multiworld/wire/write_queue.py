@@ -17,8 +17,6 @@ from .interrupts import is_owned
 from .records import MAX_BODY_BYTES, RecordWriter
 from .unsent import Unsent
 
-__all__ = ["WriteQueue"]
-
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 INLINE_BYTES: Final = 256 * 1024  # what a user's thread writes itself before the progress thread takes over
 MUCH_BYTES: Final = 16 * 1024  # less does not fill what the kernel holds

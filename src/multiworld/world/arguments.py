@@ -14,8 +14,6 @@ from ..channel.collectives.validate import check_reduce_op
 from ..channel.tensors import CODES
 from ..errors import InvalidTypeError, InvalidValueError, UnsupportedTensorError
 
-__all__ = ["Arguments", "check_seconds"]
-
 MAX_TAG = 2**62
 Finish = Callable[[], None] | None
 

@@ -14,8 +14,6 @@ from ..wire.waiting import start_and_wait, while_blocked
 from .operations import WorldOperations
 from .request import Request
 
-__all__ = ["BlockingWorld"]
-
 T = TypeVar("T")
 
 

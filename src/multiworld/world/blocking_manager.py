@@ -11,8 +11,6 @@ from ..wire.waiting import wait_blocking
 from .join_request import JoinRequest, check_request
 from .world import World
 
-__all__ = ["BlockingManager"]
-
 
 class JoinStarter(Protocol):
     """What starts joins: the manager."""

@@ -20,8 +20,6 @@ from ..errors import MultiworldError, again
 from ..wire.operation import Operation
 from ..wire.waiting import OperationCancelled, outcome, running_loop
 
-__all__ = ["Delivery"]
-
 logger = logging.getLogger(__name__)
 
 NUM_AHEAD: Final = 2

@@ -19,8 +19,6 @@ from .liveness import LivenessMonitor, LivenessPolicy, Lost, Suspected, Vital
 from .sentinel import NONCE_BYTES, Sentinel, decode_reply, encode_query, nonce_of
 from .vitals import observe_process, open_pidfd, shares_host
 
-__all__ = ["Detector"]
-
 logger = logging.getLogger(__name__)
 
 MAX_DATAGRAM = 256

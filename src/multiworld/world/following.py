@@ -15,8 +15,6 @@ from .join_request import JoinRequest, JoinTarget, target_of
 from .launch_link import AgentLostError, LaunchLink
 from .world import World
 
-__all__ = ["Following"]
-
 LOOK_S = 0.05
 NO_PLACE = "the launcher has given this process no place in the job"
 NO_STORE = "the launcher has no store for the job at present, so nobody was met"

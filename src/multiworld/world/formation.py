@@ -24,8 +24,6 @@ from .rendezvous import Invitation, Meeting, Rendezvous
 from .switchboard import LinkError, Switchboard, WorldConnector
 from .world import World, WorldOwner
 
-__all__ = ["Formation"]
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

@@ -10,8 +10,6 @@ import torch.distributed as dist
 
 from .world import GroupOfWorld
 
-__all__ = ["BackendOptions", "GroupBackend"]
-
 NO_TIMEOUT = timedelta(days=365)  # PyTorch knows no backend without a deadline
 
 

@@ -13,8 +13,6 @@ import torch
 from ..channel.errands import start_daemon
 from ..wire.waiting import run_in_thread
 
-__all__ = ["Completer", "GroupFuture"]
-
 PATIENCE_S = 0.2
 """A call that takes longer may wait for a future that stands behind it, in a way that nobody can see."""
 

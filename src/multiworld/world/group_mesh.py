@@ -16,8 +16,6 @@ from ..errors import InvalidTypeError, InvalidValueError
 from .group_split import left_s
 from .world import GroupOfWorld
 
-__all__ = ["WorldMesh", "mesh_of_world", "rows_of"]
-
 DimNames = str | Sequence[str] | None
 
 

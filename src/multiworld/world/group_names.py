@@ -14,8 +14,6 @@ from typing import Any
 import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import _register_process_group, _unregister_process_group
 
-__all__ = ["forget", "free_name", "free_numbers", "global_ranks", "introduce", "is_known", "release"]
-
 FIRST_NUMBER, END_NUMBER = 1_000_000, 2**31  # more than any default group has members; a mesh keeps them as int32
 
 _lock = threading.Lock()

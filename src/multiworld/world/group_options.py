@@ -9,8 +9,6 @@ from typing import Any
 from ..channel.base import ReduceOp
 from ..errors import InvalidTypeError, InvalidValueError
 
-__all__ = ["CallOptions", "read_options"]
-
 _OPTIONS = "Options"  # how the names of c10d's classes of options end
 
 

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from ..wire.operation import Operation
 
-__all__ = ["recorded"]
-
 _autograd: Any = torch.autograd  # whose stubs know nothing of these
 
 

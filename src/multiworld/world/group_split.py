@@ -13,17 +13,6 @@ from ..errors import InvalidTypeError, InvalidValueError
 from ..wire.waiting import wait_blocking
 from .world import World
 
-__all__ = [
-    "Split",
-    "agree_on_split",
-    "agreed_split",
-    "check_members",
-    "check_split",
-    "form_subworld",
-    "left_s",
-    "subworld_name",
-]
-
 MAX_NAME = 200  # of a world
 LEAST_S = 0.001  # a deadline that is over; what was there already is still found
 

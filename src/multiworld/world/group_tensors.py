@@ -13,8 +13,6 @@ from torch import Tensor
 from ..errors import InvalidTypeError, InvalidValueError, MissingTensorError
 from .arguments import check_dense
 
-__all__ = ["alike", "only", "only_list", "overlap", "pairs", "parts_of", "ready", "split"]
-
 
 def only(tensors: Any, name: str = "tensors") -> Tensor:
     """Return the tensor of this rank: c10d passes a list, in which there once was one for each device."""

@@ -16,8 +16,6 @@ from ..wire.waiting import outcome
 from .group_futures import Completer, GroupFuture
 from .world import World
 
-__all__ = ["WorldWork"]
-
 _NO_TIMEOUT = timedelta(0)
 
 

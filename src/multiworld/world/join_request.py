@@ -12,8 +12,6 @@ from .arguments import check_seconds
 from .launched import Place
 from .world import World
 
-__all__ = ["JoinRequest", "JoinTarget", "after", "check_request", "target_of"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class JoinRequest:

@@ -27,8 +27,6 @@ from .stores import StoreDesk
 from .switchboard import Switchboard
 from .world import World, WorldOwner
 
-__all__ = ["JoinOwner", "Joining"]
-
 MAX_MARGIN_S, MARGIN_SHARE = 0.5, 0.2  # of a join's time, kept to find out who did not come
 CLOSED = "the manager was closed meanwhile"
 NUM_REMEMBERED = 1024  # worlds that were left, and may be formed again by their name alone

@@ -18,8 +18,6 @@ from .restarts import Restarts
 from .stopped import StoppedTime
 from .vitals import open_pidfd
 
-__all__ = ["Helper", "KeptProcess", "Loop", "start_program"]
-
 logger = logging.getLogger(__name__)
 
 LOOK_S = 2.0

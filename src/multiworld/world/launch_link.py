@@ -20,8 +20,6 @@ from ..wire.progress import ProgressThread
 from .launch_news import WORKER_NEWS, News, Progressed
 from .launched import Launch, Place, PlaceTold, WorkerHello
 
-__all__ = ["AgentLostError", "LaunchLink"]
-
 logger = logging.getLogger(__name__)
 
 DIAL_S = 30.0  # an agent may be slow, on a busy machine

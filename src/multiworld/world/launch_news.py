@@ -8,8 +8,6 @@ from ..errors import WorldBrokenError
 from ..events import Event, WorldBroken, WorldFormed, WorldLeft
 from ..wire.messages import MessageSet, message
 
-__all__ = ["WORKER_NEWS", "Broke", "Formed", "Left", "News", "Progressed", "news_of"]
-
 MAX_TEXT = 200
 LIMIT = 2**62
 

@@ -20,8 +20,6 @@ from ..wire.messages import decode
 from .link_messages import Goodbye, LinkHello, LinkMessage, SentinelAt, pack_message
 from .peers import PeerInfo
 
-__all__ = ["Link", "LinkOwner", "accept_link"]
-
 UNREACHABLE_ERRNOS = frozenset(
     {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.ENONET}
     | {errno.EBADMSG}  # a record did not verify: the peer is there, and the way to it cannot be used

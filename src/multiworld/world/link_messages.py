@@ -13,19 +13,6 @@ from ..wire.frames import Kind, pack_frame
 from ..wire.handshake import DialerHello
 from ..wire.messages import decode, encode, message, sparse
 
-__all__ = [
-    "Goodbye",
-    "LinkHello",
-    "LinkMessage",
-    "MemberLeft",
-    "MemberReady",
-    "SentinelAt",
-    "WorldNews",
-    "WorldRevoked",
-    "pack_message",
-    "unpack_news",
-]
-
 
 @message("hello")
 @sparse

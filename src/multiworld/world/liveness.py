@@ -13,19 +13,6 @@ from enum import Enum
 from math import inf, isfinite
 from typing import Generic, TypeVar
 
-__all__ = [
-    "DEFAULT_LEASE_S",
-    "LEASE_RANGE",
-    "Cause",
-    "LivenessMonitor",
-    "LivenessPolicy",
-    "Lost",
-    "Suspected",
-    "Vital",
-    "check_lease",
-    "is_lease",
-]
-
 P = TypeVar("P", bound=Hashable)
 
 DEFAULT_LEASE_S = 2.0

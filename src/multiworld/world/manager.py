@@ -52,8 +52,6 @@ from .world import LEAVE_S, GroupOfWorld, World
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["WorldManager"]
-
 logger = logging.getLogger(__name__)
 
 EXIT_LEAVE_S = 2.0

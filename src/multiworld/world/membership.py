@@ -12,8 +12,6 @@ from ..wire.operation import Operation
 from .peers import PeerInfo
 from .world import World
 
-__all__ = ["Entry", "Membership"]
-
 MAX_EARLY = 4096
 
 

@@ -26,8 +26,6 @@ from .rounds import CollectiveRounds
 from .several import then
 from .state import WorldState
 
-__all__ = ["WorldOperations"]
-
 T = TypeVar("T")
 
 

@@ -11,8 +11,6 @@ from ..wire.messages import decode, encode, message
 from .procfs import process_start_time
 from .vitals import host_identity
 
-__all__ = ["PeerInfo"]
-
 
 @message("peer")
 @dataclass(frozen=True, kw_only=True)

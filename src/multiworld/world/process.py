@@ -14,8 +14,6 @@ from ..channel.mpi_job import finalize_mpi, forget_mpi
 from ..wire.waiting import blocked_threads
 from ..wire.watch import forget_waker
 
-__all__ = ["ProcessBound", "unwatch_process", "watch_process"]
-
 WOKEN_S = 0.5
 REAPED_S = 3.0  # a library that is connecting to a peer that was lost just then may take longer
 

@@ -35,8 +35,6 @@ from .several import start_all, then, together
 from .state import WorldState
 from .world import GroupOfWorld, World
 
-__all__ = ["WorldProcessGroup", "form_process_group"]
-
 JOIN_S = 30.0
 FIRST_TAG = 2**61  # of the group's point-to-point messages, so that they never meet those of the world itself
 

@@ -9,8 +9,6 @@ import threading
 from .launch_link import LaunchLink
 from .launched import Launch, launched
 
-__all__ = ["close_links", "open_link", "process_link", "release_link"]
-
 _lock = threading.Lock()
 _links: dict[Launch, LaunchLink] = {}
 _num_holders: dict[Launch, int] = {}

@@ -5,24 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-__all__ = [
-    "EXITED",
-    "RUNNING",
-    "STOPPED",
-    "UNKNOWN",
-    "boot_id",
-    "child_pids",
-    "control_groups",
-    "is_uninterruptible",
-    "namespace",
-    "process_session",
-    "process_sessions",
-    "process_start_time",
-    "process_state",
-    "stat_fields",
-    "text_of",
-]
-
 RUNNING, STOPPED, EXITED, UNKNOWN = "running", "stopped", "exited", "unknown"
 
 

@@ -27,8 +27,6 @@ from ..wire.progress import ProgressThread
 from ..wire.waiting import pause
 from .peers import PeerInfo
 
-__all__ = ["Invitation", "Meeting", "Rendezvous"]
-
 TAKEN_RETRY_S = 0.02
 TAKEN_PATIENCE_S = 1.0  # the store may not yet have noticed that the rank's last owner died
 

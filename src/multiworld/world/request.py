@@ -13,8 +13,6 @@ from ..wire.operation import Operation
 from ..wire.waiting import outcome
 from .operations import WorldOperations
 
-__all__ = ["Request"]
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ..wire.backoff import BackOff
 
-__all__ = ["Restarts"]
-
 LIVED_WELL_S = 10.0
 FIRST_DELAY_S = 0.1
 LONGEST_DELAY_S = 5.0

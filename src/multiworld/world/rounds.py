@@ -6,8 +6,6 @@ import threading
 
 from ..wire.operation import Operation
 
-__all__ = ["CollectiveRounds"]
-
 
 class CollectiveRounds:
     """A rank that leaves says how many collectives it has started; the others may still end those. Any thread."""

@@ -15,8 +15,6 @@ from . import sentinel_program
 from .kept_process import start_program
 from .liveness import Vital
 
-__all__ = ["DATAGRAM_BYTES", "NONCE_BYTES", "Sentinel", "decode_reply", "encode_query", "nonce_of"]
-
 DATAGRAM_BYTES = sentinel_program.DATAGRAM_BYTES
 NONCE_BYTES = sentinel_program.NONCE_BYTES
 

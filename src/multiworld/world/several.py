@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 from ..wire.operation import Operation, StepsCancelled, drive
 
-__all__ = ["start_all", "then", "together"]
-
 T = TypeVar("T")
 
 

@@ -6,8 +6,6 @@ from enum import Enum
 
 from ..wire.transitions import TransitionTable
 
-__all__ = ["WorldChange", "WorldState", "advance", "allows"]
-
 
 class WorldState(Enum):
     """Where a world of one generation stands, as this process sees it. It only ever moves forward."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from .procfs import STOPPED, process_start_time, process_state
 
-__all__ = ["StoppedTime"]
-
 
 class StoppedTime:
     """Of a running child of this process."""

@@ -19,8 +19,6 @@ from ..wire.operation import Operation, drive
 from ..wire.progress import ProgressThread
 from ..wire.waiting import pause, run_in_thread, wait_blocking
 
-__all__ = ["StoreDesk"]
-
 WILDCARDS = frozenset({"0.0.0.0", "::"})  # recognised in order to be refused
 FIRST_RETRY_S = 0.01
 MAX_RETRY_S = 0.25

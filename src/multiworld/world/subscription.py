@@ -9,8 +9,6 @@ import weakref
 from collections import deque
 from typing import Generic, TypeVar
 
-__all__ = ["Broadcaster", "Subscription"]
-
 E = TypeVar("E")
 Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 MAX_UNREAD = 10_000

@@ -23,8 +23,6 @@ from .link_messages import LinkHello, LinkMessage
 from .liveness import LivenessPolicy
 from .peers import PeerInfo
 
-__all__ = ["LinkError", "Switchboard", "WorldConnector"]
-
 logger = logging.getLogger(__name__)
 
 PARKED_S = 30.0

@@ -28,8 +28,6 @@ from .delivery import Delivery
 from .operations import WorldOperations
 from .state import WorldChange, WorldState, advance, allows
 
-__all__ = ["LEAVE_S", "GroupOfWorld", "World", "WorldOwner", "WorldStatistics"]
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

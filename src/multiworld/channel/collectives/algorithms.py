@@ -33,18 +33,6 @@ from .tree import Tree, binomial_tree, chain, tree_broadcast, tree_reduce
 from .tuning import TUNING, Tuning
 from .validate import check_reduce_op
 
-__all__ = [
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
-    "barrier",
-    "broadcast",
-    "gather",
-    "reduce",
-    "reduce_scatter",
-    "scatter",
-]
-
 
 async def broadcast(port: Port, tensor: Tensor, src: int, *, tuning: Tuning = TUNING) -> None:
     """Copy rank ``src``'s tensor into everyone's."""

@@ -14,17 +14,6 @@ from ...wire.operation import Operation
 from .port import Port
 from .tuning import Tuning
 
-__all__ = [
-    "ReceiveWindow",
-    "all_of",
-    "compute_in_pieces",
-    "flatten",
-    "num_chunks",
-    "rotating_buffers",
-    "size_bytes",
-    "split_evenly",
-]
-
 PIECE_BYTES = 512 * 1024
 
 

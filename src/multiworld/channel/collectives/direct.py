@@ -12,8 +12,6 @@ from .chunks import all_of, compute_in_pieces, size_bytes
 from .port import Port
 from .reduction import AnyReduceOp, copy, reduce_parts
 
-__all__ = ["direct_all_to_all", "direct_gather", "direct_reduce_scatter", "direct_scatter"]
-
 
 async def direct_gather(port: Port, own: Tensor, outputs: Sequence[Tensor] | None, dst: int) -> None:
     """Receive the flat tensors of all ranks into ``outputs`` at rank ``dst``."""

@@ -12,8 +12,6 @@ from .chunks import size_bytes
 from .port import Port
 from .reduction import AnyReduceOp, combine, copy, finalize
 
-__all__ = ["bruck_all_gather", "dissemination_barrier", "doubling_all_reduce"]
-
 
 async def doubling_all_reduce(port: Port, tensor: Tensor, op: AnyReduceOp) -> None:
     """Reduce a flat tensor in place by recursive doubling.

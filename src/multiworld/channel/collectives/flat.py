@@ -14,8 +14,6 @@ from .chunks import size_bytes, split_evenly
 from .port import SharedSpace
 from .reduction import AnyReduceOp, copy, reduce_parts
 
-__all__ = ["flat_all_gather", "flat_all_reduce", "flat_barrier", "flat_broadcast", "flat_reduce", "flat_reduce_scatter"]
-
 ALIGNMENT = 64
 WHOLE_BYTES = 64 * 1024  # of all ranks together: up to here a second meeting costs more than to reduce everything
 

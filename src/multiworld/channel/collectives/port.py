@@ -9,8 +9,6 @@ from torch import Tensor
 
 from ...wire.operation import Operation
 
-__all__ = ["Port", "SharedSpace", "SharedWork"]
-
 
 class SharedSpace(Protocol):
     """Memory that all ranks map, as one call sees it: each rank has an area, whose two halves it fills in turn.

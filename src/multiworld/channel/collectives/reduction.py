@@ -17,19 +17,6 @@ from torch.distributed import ReduceOp
 from ...errors import InvalidTypeError, InvalidValueError
 from ...wire.copying import copy_memory
 
-__all__ = [
-    "GRAIN",
-    "AnyReduceOp",
-    "combine",
-    "copy",
-    "finalize",
-    "grains",
-    "premultiply",
-    "reduce_op_factor",
-    "reduce_op_name",
-    "reduce_parts",
-]
-
 GRAIN = 32768
 COPY_BYTES = 16 * 1024  # what torch copies no slower
 AnyReduceOp = ReduceOp | ReduceOp.RedOpType  # ReduceOp.SUM is of the second type

@@ -15,8 +15,6 @@ from .port import Port
 from .reduction import AnyReduceOp, combine, copy, finalize
 from .tuning import Tuning
 
-__all__ = ["ring_all_gather", "ring_all_reduce", "ring_reduce_scatter"]
-
 
 async def ring_all_reduce(port: Port, tensor: Tensor, op: AnyReduceOp, tuning: Tuning) -> None:
     """Reduce a flat tensor in place: each rank finishes one segment, then all segments go round."""

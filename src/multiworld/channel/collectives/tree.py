@@ -16,8 +16,6 @@ from .port import Port
 from .reduction import AnyReduceOp, combine, finalize
 from .tuning import Tuning
 
-__all__ = ["Tree", "binomial_tree", "chain", "tree_broadcast", "tree_reduce"]
-
 
 @dataclass(frozen=True)
 class Tree:

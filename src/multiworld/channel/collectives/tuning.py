@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-__all__ = ["TUNING", "Tuning"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:

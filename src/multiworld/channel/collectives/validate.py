@@ -11,8 +11,6 @@ from torch import Tensor
 from ...errors import InvalidTypeError, InvalidValueError
 from .reduction import reduce_op_factor, reduce_op_name
 
-__all__ = ["check_reduce_op", "check_separate"]
-
 _FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 _COMPLEX = frozenset((torch.complex64, torch.complex128))
 _INTEGERS = frozenset((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool))

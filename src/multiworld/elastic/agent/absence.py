@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Absence"]
-
 LOOKS_PER_LEASE = 8
 
 

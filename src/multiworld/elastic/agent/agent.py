@@ -42,8 +42,6 @@ from .held_worker import HeldWorker, Starter
 from .master_store import MasterKeeper, MasterStore
 from .worker_port import WorkerPort
 
-__all__ = ["Agent"]
-
 logger = logging.getLogger(__name__)
 
 LOOKS_PER_LEASE = 4

@@ -19,8 +19,6 @@ from ..job.assignment import Assignment
 from ..job.failure import FailureCause, WorkerFailure
 from ..job.tracebacks import exception_line, fatal_line, find_cause, last_traceback
 
-__all__ = ["Remains", "dump_stacks", "examine"]
-
 ERROR_FILE_BYTES = 1024 * 1024
 TRACEBACK_CHARACTERS = 32 * 1024  # it crosses the network with each report
 RECORD_DELAY_US = 60_000_000  # an error file this much older than the exit is not about it

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["now_us"]
-
 _OFFSET_NS = time.time_ns() - time.monotonic_ns()
 
 

@@ -10,8 +10,6 @@ from ...world.launched import AGENT_VARIABLE, GENERATION_VARIABLE, JOB_VARIABLE,
 from ..job.assignment import Assignment
 from ..job.options import JobOptions
 
-__all__ = ["check_visible_devices", "local_arguments", "worker_variables"]
-
 
 def worker_variables(
     options: JobOptions,

@@ -20,8 +20,6 @@ from ...wire.descriptors import is_out_of_descriptors, is_reserved
 from ...wire.progress import ProgressThread
 from ...wire.seldom import Seldom
 
-__all__ = ["BACKLOG", "FrontDoor"]
-
 logger = logging.getLogger(__name__)
 
 OURS = b"MW"  # with which every frame begins

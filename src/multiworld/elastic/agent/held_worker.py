@@ -36,8 +36,6 @@ from .autopsy import Remains, dump_stacks, examine
 from .clock import now_us
 from .environment import local_arguments, worker_variables
 
-__all__ = ["HeldWorker", "Starter", "start_fork_server"]
-
 logger = logging.getLogger(__name__)
 
 DRAIN_S = 0.5  # a grandchild may hold the pipes of a worker that has ended

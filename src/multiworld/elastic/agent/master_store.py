@@ -21,8 +21,6 @@ from ...wire.seldom import Seldom
 from ...wire.waiting import run_in_thread
 from .front_door import BACKLOG, FrontDoor
 
-__all__ = ["MasterKeeper", "MasterStore"]
-
 logger = logging.getLogger(__name__)
 
 TIMEOUT = timedelta(seconds=30)  # of this end, which only serves

@@ -17,8 +17,6 @@ from ...wire.progress import ProgressThread
 from ...world.launch_news import WORKER_NEWS, News
 from ...world.launched import Place, PlaceTold, WorkerHello
 
-__all__ = ["PURPOSE", "WorkerPort"]
-
 PURPOSE = "worker"
 MAX_CONNECTIONS = 256  # of one worker: its own and those of processes that it started
 MAX_NEWS_BYTES = 16 * 1024  # three texts of 200 characters, however they are escaped

@@ -15,8 +15,6 @@ from ...process.link.blocking import BlockingLinks, wait_for
 from .messages import PURPOSE, QUESTIONS, Lines, LogsOf, Question
 from .names import find_names, short_job
 
-__all__ = ["ControlError", "Conversation", "Session", "read_lines"]
-
 ANSWER_S = 15.0
 
 A = TypeVar("A")

@@ -41,8 +41,6 @@ from .messages import (
 )
 from .names import control_name
 
-__all__ = ["Chief", "Desk"]
-
 logger = logging.getLogger(__name__)
 
 MAX_VISITORS = 64

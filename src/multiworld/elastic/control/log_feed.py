@@ -8,8 +8,6 @@ from ..agent.agent import Agent
 from ..logs.pump import LogPump
 from .messages import Lines
 
-__all__ = ["follow_lines", "last_lines"]
-
 
 def last_lines(agent: Agent, pump: LogPump, rank: int | None, num_lines: int) -> list[str]:
     """Return the last lines of each worker, or of one: its stdout's, then its stderr's. Progress thread."""

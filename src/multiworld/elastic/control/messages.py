@@ -7,23 +7,6 @@ from dataclasses import dataclass
 from ...wire.messages import MessageSet, message, sparse
 from ..job.history import Event
 
-__all__ = [
-    "PURPOSE",
-    "QUESTIONS",
-    "Done",
-    "Drain",
-    "Events",
-    "EventsOf",
-    "Here",
-    "Kill",
-    "Lines",
-    "LogsOf",
-    "Question",
-    "Scale",
-    "StatusOf",
-    "WhoIsHere",
-]
-
 PURPOSE = "control"
 """With which who asks comes to the listener of an agent."""
 

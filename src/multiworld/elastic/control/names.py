@@ -8,8 +8,6 @@ import re
 from ...wire.addresses import local_name
 from ...world.launched import job_name
 
-__all__ = ["control_name", "find_names", "short_job"]
-
 MAX_SHOWN = 60  # of a job's name: the kernel takes 107 bytes in all
 LISTENING = 0x10000
 LINE = re.compile(r"\S+ \S+ \S+ ([0-9A-F]+) \S+ \S+ +\d+ @multiworld-control-(\d+)-([0-9a-f]+)-(.*)")

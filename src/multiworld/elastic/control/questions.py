@@ -12,15 +12,6 @@ from ..job.layout import AgentInfo
 from ..job.status import AgentStatus, JobStatus, NodeStatus, WorkerStatus, WorldStatus
 from .messages import Drain, EventsOf, Kill, Question, Scale
 
-__all__ = [
-    "ENDING",
-    "again",
-    "choose_agent",
-    "choose_events",
-    "list_agents",
-    "status_of",
-]
-
 ENDING = "this agent is ending"
 """Why a question is not answered any more."""
 

@@ -8,8 +8,6 @@ import socket
 from ...wire.addresses import can_listen_at
 from ...wire.names import addresses_of, is_address
 
-__all__ = ["is_this_host"]
-
 
 def is_this_host(name: str) -> bool:
     """``name`` as ssh takes it: a host, perhaps after ``user@``; another user's place here is another place.

@@ -8,9 +8,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["FarOrder", "HostShare", "RemoteJob", "allot", "shares_of_file"]
-
-
 FAR_END = "multiworld.elastic.remote_agent"
 
 COUNTS = re.compile(r"\b(slots|max[-_]slots)\s*=\s*(\S+)")

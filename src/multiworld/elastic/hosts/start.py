@@ -20,8 +20,6 @@ from ...wire.messages import to_json
 from ...world.procfs import child_pids
 from .shares import RemoteJob
 
-__all__ = ["run_on_hosts"]
-
 AGREE_S = 2.0  # a job that has failed ends on all hosts within this time, by itself
 END_S = 45.0  # longer than workers have to end in after SIGTERM
 STATUS_HINTS = {

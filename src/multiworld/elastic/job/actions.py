@@ -13,34 +13,6 @@ from ...wire.messages import Json, message
 from .assignment import Assignment, Membership
 from .failure import WorkerFailure
 
-__all__ = [
-    "Action",
-    "Die",
-    "End",
-    "Exited",
-    "Greeted",
-    "HostReport",
-    "InWorld",
-    "Interrupted",
-    "Kill",
-    "Master",
-    "MasterOpened",
-    "OpenMaster",
-    "Order",
-    "Outcome",
-    "Reassign",
-    "Record",
-    "Regroup",
-    "Release",
-    "Report",
-    "Reset",
-    "RosterWanted",
-    "Runs",
-    "Start",
-    "Stop",
-    "WorkerReport",
-]
-
 
 @message("start")
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,6 @@ from ...wire.messages import Json
 from .options import JobOptions
 from .plan import JobPlan
 
-__all__ = ["plan_of", "setting", "what_must_agree"]
-
 JOIN_S, LAST_CALL_S = 600.0, 3.0
 TIMEOUT_BACKENDS = ("static", "etcd")  # of torchrun's, those that call it so
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 
 from ...wire.messages import message
 
-__all__ = ["Assignment", "Membership"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:

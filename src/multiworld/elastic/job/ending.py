@@ -8,8 +8,6 @@ from ...process.signal_names import signal_name
 from .actions import Outcome
 from .failure import WorkerFailure, in_causal_order
 
-__all__ = ["MAX_FAILURES", "Ending"]
-
 MAX_FAILURES = 256  # every host hears of the first ones at the end
 INCIDENT_S = 30.0  # failures this close to the last one may have caused it
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from ...process.signal_names import signal_name
 from ...wire.messages import Json
 
-__all__ = ["FailureCause", "WorkerFailure", "first_failure", "in_causal_order"]
-
 LONGEST_SUMMARY = 300
 
 

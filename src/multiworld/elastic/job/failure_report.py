@@ -9,8 +9,6 @@ from ...wire.messages import Json, to_json
 from .failure import FailureCause, WorkerFailure
 from .tracebacks import UNKNOWN_RANK
 
-__all__ = ["describe", "report"]
-
 MAX_OTHERS = 8  # told one by one
 MAX_TRACEBACK_LINES = 60
 

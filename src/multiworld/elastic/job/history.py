@@ -15,8 +15,6 @@ from math import inf
 
 from ...wire.messages import REST, Json, to_json
 
-__all__ = ["CatchingUp", "Event", "History", "Segment", "first_number", "is_covered"]
-
 MAX_EVENTS = 10_000
 MAX_BYTES = 8 * 1024 * 1024  # as JSON, so that all of them fit into one note
 AT_ONCE = 50  # events in an answer

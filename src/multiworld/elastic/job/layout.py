@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from .assignment import Assignment, Membership
 
-__all__ = ["AgentInfo", "Layout", "Slot"]
-
 
 class Slot(NamedTuple):
     """A place for one worker on one host. Processes come and go in it, and its rank may change with the membership."""

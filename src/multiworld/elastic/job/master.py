@@ -5,8 +5,6 @@ from __future__ import annotations
 from .actions import Action, Master, OpenMaster
 from .nodes import Nodes
 
-__all__ = ["MasterHost"]
-
 ORDER_S = 3.0  # an order has come, or is lost
 
 

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from .layout import AgentInfo, Slot
 
-__all__ = ["NodeChange", "Nodes"]
-
 
 class NodeChange(NamedTuple):
     """Of the hosts that have ranks: those that stay, those that are gone, and those that may come in."""

@@ -16,17 +16,6 @@ from ...world.liveness import DEFAULT_LEASE_S, check_lease
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing import LogsSpecs
 
-__all__ = [
-    "ANY_PORT_HERE",
-    "DEFAULT_PAGE",
-    "DEFAULT_SHUTDOWN_S",
-    "MORE_RESTARTS",
-    "JobOptions",
-    "LogOptions",
-    "RestartBudget",
-    "RestartPolicy",
-]
-
 ANY_PORT_HERE = "localhost:0"
 DEFAULT_PAGE = ("127.0.0.1", 0)
 DEFAULT_SHUTDOWN_S = 30

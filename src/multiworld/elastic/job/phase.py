@@ -6,8 +6,6 @@ import enum
 
 from ...wire.transitions import TransitionTable
 
-__all__ = ["Phase", "PhaseChange", "advance"]
-
 
 class Phase(enum.Enum):
     GATHERING = "gathering"  # there are not enough hosts

@@ -10,8 +10,6 @@ from .nodes import Nodes
 from .posts import Post, Posts, PostState
 from .restart import Restarts
 
-__all__ = ["MAX_PLACES", "Placement"]
-
 MAX_PLACES = 128  # that are given out in one decision: the next one follows when the coordinator has listened
 
 

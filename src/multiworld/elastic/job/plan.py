@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from .options import DEFAULT_SHUTDOWN_S, MORE_RESTARTS, RestartBudget, RestartPolicy
 
-__all__ = ["JobPlan"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class JobPlan:

@@ -11,8 +11,6 @@ from .actions import Stop, WorkerReport
 from .assignment import Assignment, Membership
 from .layout import Slot
 
-__all__ = ["Post", "PostState", "Posts"]
-
 
 class PostState(enum.Enum):
     """What a slot's worker is doing."""

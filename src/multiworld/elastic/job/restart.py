@@ -10,8 +10,6 @@ from .options import RestartBudget, RestartPolicy
 from .plan import JobPlan
 from .posts import Post, Posts
 
-__all__ = ["DEFAULT_BUDGET", "Restarts"]
-
 DEFAULT_BUDGET = RestartBudget(max_restarts=3, per_s=600.0)
 """For programs that use multiworld, where nothing else is asked for."""
 QUICK_S = 2.0  # who fails sooner after its start is likely to fail again

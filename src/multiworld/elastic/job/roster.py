@@ -8,8 +8,6 @@ from dataclasses import dataclass, fields, replace
 from ...wire.messages import sparse
 from .layout import AgentInfo
 
-__all__ = ["NamesChange", "Roster", "RosterChange", "RosterEntry", "RosterFacts", "change_between", "changed"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RosterEntry:

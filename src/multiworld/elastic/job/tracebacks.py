@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from ...errors import WorldBrokenError
 
-__all__ = ["UNKNOWN_RANK", "Cause", "exception_line", "fatal_line", "find_cause", "last_traceback"]
-
 UNKNOWN_RANK = -1  # another rank is the cause, but nobody says which
 HEAD = "Traceback (most recent call last):"
 LINKS = (

@@ -23,8 +23,6 @@ from ..job.options import ANY_PORT_HERE, DEFAULT_SHUTDOWN_S, JobOptions, LogOpti
 from ..rendezvous.endpoint import STATIC_PORT
 from ..schedulers.slurm import with_slurm_defaults
 
-__all__ = ["options_from", "signals_of", "uninterruptible_s"]
-
 logger = logging.getLogger(__name__)
 
 START_METHODS = ("spawn", "fork", "forkserver")

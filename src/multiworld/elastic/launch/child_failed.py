@@ -11,8 +11,6 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 
 from ..job.failure import WorkerFailure, in_causal_order
 
-__all__ = ["to_child_failed_error"]
-
 
 def to_child_failed_error(
     failures: Iterable[WorkerFailure], *, name: str, error_dir: str | None = None

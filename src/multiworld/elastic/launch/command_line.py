@@ -6,8 +6,6 @@ from argparse import Action
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
 
-__all__ = ["AmbiguousOptionError", "split_at_script"]
-
 
 class AmbiguousOptionError(ValueError):
     """An abbreviation that stands for several options."""

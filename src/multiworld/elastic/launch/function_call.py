@@ -13,8 +13,6 @@ from typing import Any
 
 from ...errors import MultiworldError
 
-__all__ = ["ResultError", "forget_result", "keep_result", "load_call", "load_results", "name_of", "pickled_call"]
-
 MAIN = "__main__"
 NEEDS_CLOUDPICKLE = "install cloudpickle (pip install cloudpickle), or define it in a module that workers can import"
 

@@ -18,8 +18,6 @@ from ...world.liveness import DEFAULT_LEASE_S
 from ..job.options import DEFAULT_PAGE, RestartBudget, RestartPolicy
 from .command_line import AmbiguousOptionError, split_at_script
 
-__all__ = ["LAUNCH", "RUN", "launch_parser", "run_parser"]
-
 RUN = "multiworld run"
 LAUNCH = "python -m multiworld.launch"
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}

@@ -7,8 +7,6 @@ from ...world.peers import PeerInfo
 from .links import AgentLinks
 from .messages import Attach, Redirect
 
-__all__ = ["Callers"]
-
 
 class Callers:
     """Progress thread only. By link: how each of them has introduced itself."""

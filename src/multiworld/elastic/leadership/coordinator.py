@@ -35,8 +35,6 @@ from .mailroom import Mailroom
 from .messages import AGENT_MESSAGES, AgentMessage, Attach, Ended, EventsTold, EventsWanted, Welcome
 from .outbox import Outbox
 
-__all__ = ["Coordinator"]
-
 logger = logging.getLogger(__name__)
 
 NOTABLE = {"worker failed", "restart", "agent lost", "missing", "waiting", "giving up", "interrupted", "takeover"}

@@ -16,18 +16,6 @@ from itertools import islice
 from ...wire.transitions import TransitionTable
 from ..job.roster import Roster, RosterEntry
 
-__all__ = [
-    "SMALL_JOB",
-    "Role",
-    "RoleChange",
-    "advance",
-    "has_quorum",
-    "heirs",
-    "line_of_succession",
-    "may_have_gone_on",
-    "may_succeed",
-]
-
 SMALL_JOB = 16
 NUM_HEIRS = 3  # in a larger one
 

@@ -18,8 +18,6 @@ from .links import CALL_S, AgentLinks
 from .meeting import Call
 from .messages import AgentMessage, Attach, Redirect, Refuse, Welcome
 
-__all__ = ["WELCOME_S", "Enlisted", "Enlistment"]
-
 logger = logging.getLogger(__name__)
 
 WELCOME_S = 3.0  # an agent that was called may still have to notice that the coordinator is gone

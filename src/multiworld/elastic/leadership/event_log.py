@@ -12,8 +12,6 @@ from ..job.history import CatchingUp, Event, History, Segment, first_number, is_
 from .election import heirs
 from .messages import EventsTold, EventsWanted
 
-__all__ = ["EventCopy", "EventLog"]
-
 
 class _Exchange:
     """With one other agent: it is told what we have, and asked for what we lack."""

@@ -16,8 +16,6 @@ from .errors import MeetingError, MeetingPlaceError
 from .links import AgentLinks
 from .meeting import Call, Place, Reminder, Strangers
 
-__all__ = ["FirstMeeting"]
-
 logger = logging.getLogger(__name__)
 
 

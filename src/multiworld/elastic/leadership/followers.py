@@ -20,8 +20,6 @@ from .election import has_quorum
 from .links import CALL_S, AgentLinks
 from .messages import AgentMessage, Attach, Refuse, Summon
 
-__all__ = ["FENCE_S", "Followers"]
-
 logger = logging.getLogger(__name__)
 
 FENCE_S = 0.5  # an agent that is cut off from most others ends its workers so long after it has noticed

@@ -49,8 +49,6 @@ from .standing import Standing
 from .succession import Succession
 from .term import JobTerms, Term
 
-__all__ = ["Leadership"]
-
 logger = logging.getLogger(__name__)
 
 STOCK_S = 1.0

@@ -23,8 +23,6 @@ from ..agent.front_door import FrontDoor
 from ..rendezvous.base import Address
 from .messages import AGENT_MESSAGES, AgentMessage, Refuse
 
-__all__ = ["CALL_S", "AgentLinks", "AgentLinksOwner"]
-
 logger = logging.getLogger(__name__)
 
 PURPOSE = "agent"

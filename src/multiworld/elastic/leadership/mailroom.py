@@ -10,8 +10,6 @@ from ..job.roster import Roster, change_between, changed
 from .messages import RosterChanged, RosterTold, Welcome
 from .outbox import Outbox, Post
 
-__all__ = ["Mailroom", "RosterCopy"]
-
 News = RosterTold | RosterChanged
 NOTHING = 0  # no revision: who knows this one is told the whole roster
 

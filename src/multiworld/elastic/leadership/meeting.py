@@ -8,8 +8,6 @@ from math import inf
 
 from ...wire.backoff import BackOff
 
-__all__ = ["Call", "Place", "Reminder", "Strangers"]
-
 STRANGE_S = 2.0  # an agent that is just ending may close a connection without a word
 SILENT_S = 10.0  # an agent that is stopped, or very busy, may be silent for a while
 FIRST_S, LONGEST_S = 5.0, 300.0

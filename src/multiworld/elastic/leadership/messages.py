@@ -15,23 +15,6 @@ from ..job.layout import AgentInfo
 from ..job.roster import Roster, RosterChange
 from ..rendezvous.base import Address
 
-__all__ = [
-    "AGENT_MESSAGES",
-    "AgentMessage",
-    "Answered",
-    "Asked",
-    "Attach",
-    "Ended",
-    "EventsTold",
-    "EventsWanted",
-    "Redirect",
-    "Refuse",
-    "RosterChanged",
-    "RosterTold",
-    "Summon",
-    "Welcome",
-]
-
 
 @message("attach")
 @dataclass(frozen=True, kw_only=True)

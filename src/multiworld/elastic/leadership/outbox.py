@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from ...wire.progress import ProgressThread
 from .messages import AgentMessage
 
-__all__ = ["Outbox", "Post"]
-
 SLICE_S = 0.002  # so long are messages sent before others have their turn
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
-__all__ = ["Standing"]
-
 
 class Standing:
     """One agent's, against the others of its job. Times are seconds of one monotonic clock."""

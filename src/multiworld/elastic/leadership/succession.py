@@ -20,8 +20,6 @@ from .links import AgentLinks
 from .meeting import Call
 from .standing import Standing
 
-__all__ = ["Follow", "Succession"]
-
 RETRY_S = 0.05
 CALLS_AT_ONCE = 64
 

@@ -22,8 +22,6 @@ from .followers import Followers
 from .links import AgentLinks
 from .messages import AgentMessage, Attach
 
-__all__ = ["JobTerms", "Term"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class JobTerms:

@@ -17,8 +17,6 @@ from ...process.logs.route import Route
 from ..job.assignment import Assignment
 from ..job.options import LogOptions
 
-__all__ = ["Places", "WorkerPlaces"]
-
 SPECS_GROUP = "torchrun.logs_specs"
 
 

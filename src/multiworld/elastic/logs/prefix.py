@@ -6,8 +6,6 @@ import string
 
 from ..job.assignment import Assignment
 
-__all__ = ["prefix"]
-
 
 def prefix(assignment: Assignment, *, role: str, template: str | None = None, hostname: str = "") -> str:
     """Return ``"[role rank generation] "``, or what the template says; nothing for the only worker of a job.

@@ -20,8 +20,6 @@ from ..job.options import LogOptions
 from .places import Places, WorkerPlaces
 from .prefix import prefix
 
-__all__ = ["LogPump", "WorkerStreams"]
-
 logger = logging.getLogger(__name__)
 
 STOP_S = 1.0  # for a thread that should answer at once

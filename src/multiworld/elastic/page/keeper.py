@@ -18,8 +18,6 @@ from ..leadership.coordinator import Coordinator
 from .site import ReadLines, serve_job
 from .snapshot import Snapshot, shown_failures
 
-__all__ = ["PageKeeper"]
-
 logger = logging.getLogger(__name__)
 
 MAX_EVENTS, MAX_FAILURES = 200, 20

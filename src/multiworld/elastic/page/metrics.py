@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from ...observe.prometheus import Family, Row, families_text
 from ..job.status import JobStatus
 
-__all__ = ["metrics_text"]
-
 AGENT_STATES = ("active", "draining", "waiting")
 WORKER_STATES = ("idle", "running", "stopping", "succeeded")
 

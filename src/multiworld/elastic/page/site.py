@@ -21,8 +21,6 @@ from ..job.status import AgentStatus
 from .metrics import metrics_text
 from .snapshot import Snapshot
 
-__all__ = ["PAGE", "page_html", "serve_job"]
-
 PAGE = Document(__package__, is_live=True)
 NUM_LINES = 50  # of each stream of a worker
 LOOK_S = 1.0  # what changes without an event, such as worlds, is seen after that

@@ -12,8 +12,6 @@ from ..job.failure import WorkerFailure
 from ..job.history import Event
 from ..job.status import JobStatus
 
-__all__ = ["Failure", "Snapshot", "shown_failures"]
-
 MAX_LINES = 40
 MAX_TRACEBACK = 20_000  # characters, from its end, where the error stands
 

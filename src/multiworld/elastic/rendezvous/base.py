@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from ...wire.progress import ProgressThread
 
-__all__ = ["Address", "Advice", "Rendezvous"]
-
 
 class Address(NamedTuple):
     """Where an agent listens; ``host`` is numeric."""

@@ -9,8 +9,6 @@ from ..job.options import JobOptions
 from .base import Address, Advice, Rendezvous
 from .endpoint import DEFAULT_PORT, STATIC_PORT, Endpoint, find_endpoints, local_address
 
-__all__ = ["EmbeddedRendezvous", "from_options"]
-
 PATIENT_LOOKS = 8
 YES, NO = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n")
 

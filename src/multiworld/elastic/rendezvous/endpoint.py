@@ -9,8 +9,6 @@ from ...observe.sites import is_loopback
 from ...wire.addresses import can_listen_at, family_of
 from ...wire.names import addresses_of, is_address
 
-__all__ = ["STATIC_PORT", "Endpoint", "find_endpoints", "local_address", "split_endpoint"]
-
 DEFAULT_PORT, STATIC_PORT = 29400, 29500  # as torchrun has them
 WILDCARDS = ("0.0.0.0", "::")
 ANYWHERE = "192.0.2.1"  # an address for documentation, which a default route leads to like any other

@@ -14,8 +14,6 @@ from .etcd_claim import Claim
 from .etcd_gateway import EtcdAccess, EtcdAwayError
 from .etcd_keeper import EtcdKeeper
 
-__all__ = ["EtcdRendezvous", "from_options"]
-
 logger = logging.getLogger(__name__)
 
 DEFAULT_PORT = 2379

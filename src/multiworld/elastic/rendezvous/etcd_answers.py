@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 
 from ...wire.messages import Json
 
-__all__ = ["Authenticated", "Entry", "Header", "KeptLease", "Lease", "Nothing", "Range", "Transaction", "Watched"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Header:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from .base import Address
 
-__all__ = ["Claim", "may_replace"]
-
 SHOWN_BYTES = 60
 
 

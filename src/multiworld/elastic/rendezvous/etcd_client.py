@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from .etcd_answers import KeptLease, Lease, Nothing, Range, Transaction, Watched
 from .etcd_gateway import EtcdGateway, LeaseGoneError
 
-__all__ = ["EtcdClient", "Found"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Found:

@@ -15,16 +15,6 @@ from ...errors import MessageError, MultiworldError
 from ...wire.messages import Json, from_json, parse
 from .etcd_answers import Authenticated
 
-__all__ = [
-    "MAX_ANSWER_BYTES",
-    "EtcdAccess",
-    "EtcdAwayError",
-    "EtcdError",
-    "EtcdGateway",
-    "EtcdRefusedError",
-    "LeaseGoneError",
-]
-
 MAX_ANSWER_BYTES = 1 << 20
 INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, FAILED_PRECONDITION, UNAUTHENTICATED = 3, 5, 7, 9, 16  # gRPC's codes
 

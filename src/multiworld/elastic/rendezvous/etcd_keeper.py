@@ -17,8 +17,6 @@ from .etcd_claim import Claim, may_replace
 from .etcd_client import EtcdClient, Found
 from .etcd_gateway import EtcdAccess, EtcdGateway, EtcdRefusedError, LeaseGoneError
 
-__all__ = ["EtcdKeeper"]
-
 logger = logging.getLogger(__name__)
 
 RENEWALS = 3  # within the time of a lease

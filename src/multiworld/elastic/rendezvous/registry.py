@@ -9,8 +9,6 @@ from importlib import metadata
 from ..job.options import JobOptions
 from .base import Rendezvous
 
-__all__ = ["GROUP", "Factory", "find_rendezvous", "names"]
-
 GROUP = "multiworld.rendezvous"
 Factory = Callable[[JobOptions], "tuple[Rendezvous, str]"]
 """Returns the rendezvous, and the numeric address at which other agents reach this one. May block, for DNS."""

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from ...wire.messages import Json
 from ...world.launched import TOKEN_VARIABLE
 
-__all__ = ["Controller", "Manifest", "documents", "objects"]
-
 NODES = re.compile(r"(\d+)(?::(\d+))?(?:\+(\d+))?")
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 MAX_NAME = 48  # a label of DNS has 63 characters, and pods' names add to it

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from ...world.launched import WORKER_VARIABLE
 
-__all__ = ["SlurmStep", "expand_hosts", "slurm_step", "with_slurm_defaults"]
-
 FIRST_PORT, NUM_PORTS = 20000, 10000  # below Linux's ports for outgoing connections
 PER_STEP, PER_RESTART = 1009, 101
 NO_NNODES, NO_RUN_ID, NO_MASTER = "1:1", "none", "127.0.0.1"  # what torchrun's parser says when nothing was given

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Dict, List, Optional  # noqa: UP035 - see abov
 if TYPE_CHECKING:
     from torchx.specs import AppDef
 
-__all__ = ["dist"]
-
 LAYOUT = re.compile(r"(?:(?:(\d+):)?(\d+)x)?(\d+)")
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...wire.progress import ProgressThread
 
-__all__ = ["PORT_VARIABLE", "HealthCheck", "check_health"]
-
 logger = logging.getLogger(__name__)
 
 PORT_VARIABLE = "TORCHELASTIC_HEALTH_CHECK_PORT"

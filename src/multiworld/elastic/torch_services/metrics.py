@@ -10,8 +10,6 @@ import time
 from torch.distributed.elastic.metrics import initialize_metrics
 from torch.distributed.elastic.metrics.api import MetricsConfig, NullMetricHandler, getStream, put_metric
 
-__all__ = ["JobMetrics", "metrics_of_run"]
-
 logger = logging.getLogger(__name__)
 
 GROUP = "torchelastic"

@@ -12,8 +12,6 @@ from .health_check import check_health
 from .metrics import JobMetrics
 from .timers import OverrunTimer, watch_timers
 
-__all__ = ["TorchServices"]
-
 logger = logging.getLogger(__name__)
 
 HANDLER_S = 1.0  # for the last that a slow handler of metrics is told

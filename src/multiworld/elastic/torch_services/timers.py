@@ -16,8 +16,6 @@ from dataclasses import dataclass
 
 from torch.distributed.elastic.timer.file_based_local_timer import FileTimerRequest, FileTimerServer
 
-__all__ = ["ENABLE_VARIABLE", "FILE_VARIABLE", "OverrunTimer", "TimerWatch", "watch_timers"]
-
 logger = logging.getLogger(__name__)
 
 ENABLE_VARIABLE = "TORCHELASTIC_ENABLE_FILE_TIMER"

@@ -21,8 +21,6 @@ from ...wire.waiting import run_in_thread
 from ..job.assignment import Assignment
 from .rank_exchange import RankExchange
 
-__all__ = ["GenerationStore", "Standing", "gather"]
-
 T = TypeVar("T")
 
 PREFIX = "multiworld/"

@@ -21,8 +21,6 @@ from ..job.options import JobOptions, RestartBudget, RestartPolicy
 from ..rendezvous.registry import find_rendezvous
 from .node import Node
 
-__all__ = ["Handler"]
-
 logger = logging.getLogger(__name__)
 
 ENDLESS = RestartBudget(max_restarts=1_000_000_000)  # torchrun's agents count restarts

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousHandlerCreator, RendezvousParameters
 
-__all__ = ["get_embedded", "get_etcd"]
-
 
 def get_embedded() -> RendezvousHandlerCreator:
     """Return what makes a handler: agents meet at an endpoint, and no single one of them is needed."""

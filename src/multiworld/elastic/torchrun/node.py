@@ -44,8 +44,6 @@ from .stand_in import ROLE, Part, StandIn
 if TYPE_CHECKING:
     from ..agent.agent import Agent
 
-__all__ = ["Node"]
-
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 

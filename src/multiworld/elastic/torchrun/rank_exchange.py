@@ -12,8 +12,6 @@ from collections.abc import Mapping
 
 from ...wire.messages import Json
 
-__all__ = ["RankExchange"]
-
 SAID, ASSIGNED = "torchelastic/role_info/", "torchelastic/assigned_ranks/"
 
 

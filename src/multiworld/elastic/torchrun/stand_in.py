@@ -14,8 +14,6 @@ from ..job.actions import Exited, HostReport, Master, OpenMaster, Order, Reassig
 from ..job.assignment import Assignment, Membership
 from ..job.failure import FailureCause, WorkerFailure
 
-__all__ = ["ROLE", "Part", "StandIn"]
-
 ROLE = "torchrun"
 
 AS_ORDERED = -int(signal.SIGTERM)

@@ -11,8 +11,6 @@ from ...world.launched import Place
 from ...world.process_link import process_link
 from ...world.subscription import Broadcaster
 
-__all__ = ["MembershipListener", "Memberships", "membership", "on_membership_change", "place", "progress"]
-
 FIRST_WORD_S = 1.0
 
 

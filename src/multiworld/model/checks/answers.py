@@ -9,8 +9,6 @@ import torch
 
 from ...channel.tensors import CODES
 
-__all__ = ["problem_of"]
-
 EXPECTED = "expected a tensor, or a list or dict of tensors"
 
 

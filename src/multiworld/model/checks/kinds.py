@@ -10,8 +10,6 @@ import torch
 from torch import fx, nn
 from torch.nn.parameter import is_lazy
 
-__all__ = ["check_kind"]
-
 MERGED = "DataParallel", "DistributedDataParallel", "AveragedModel"
 
 

@@ -17,8 +17,6 @@ from ..comparing import agree
 from .snapshots import Snapshot, difference, snapshot
 from .watching import Watch, WriteRefusedError, random_states
 
-__all__ = ["ImpureError", "check_pure"]
-
 KEPT = "it keeps state between calls, which replicas do not share and a request that is sent again changes twice"
 
 

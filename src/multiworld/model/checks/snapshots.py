@@ -16,8 +16,6 @@ from torch import nn
 
 from ..comparing import is_close, same
 
-__all__ = ["difference", "snapshot", "tensors_of"]
-
 Snapshot = dict[str, Any]
 INTERNAL = frozenset(vars(nn.Module())) - {"training"}
 PLAIN = (bool, int, float, complex, str, bytes, enum.Enum, type(None))

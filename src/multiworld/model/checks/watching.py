@@ -16,8 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .snapshots import tensors_of
 
-__all__ = ["Watch", "WriteRefusedError", "random_states"]
-
 FILLS = 0.0, 1.0
 
 

@@ -17,8 +17,6 @@ from .fast_path import without_fast_path
 from .regions import as_modules
 from .traced import Example, Traced, output_of, plain_output
 
-__all__ = ["trace_by_export"]
-
 logger = logging.getLogger(__name__)
 
 

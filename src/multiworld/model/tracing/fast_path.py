@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["LayerByLayer", "is_encoder", "layer_by_layer", "packing_noted", "without_fast_path"]
-
 
 @contextmanager
 def without_fast_path() -> Iterator[None]:

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from types import CodeType
 
-__all__ = ["broken", "described", "except_for_one_row", "read"]
-
 Sizes = tuple[tuple[int, ...], ...]
 """The shape of each input, in the order of the graph."""
 

@@ -11,8 +11,6 @@ from torch import fx, nn
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["WeightProxy", "WeightValues", "is_same"]
-
 OF_ALL_VALUES = (
     "shape",
     "dtype",

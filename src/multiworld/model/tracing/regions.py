@@ -9,8 +9,6 @@ import torch
 from torch import fx, nn
 from torch.fx.node import map_aggregate
 
-__all__ = ["as_modules"]
-
 MODES = ("wrap_with_autocast", "wrap_with_set_grad_enabled")
 
 

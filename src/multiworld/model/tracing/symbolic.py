@@ -14,8 +14,6 @@ from .fast_path import LayerByLayer, is_encoder, layer_by_layer
 from .pinning import WeightProxy, WeightValues
 from .traced import Example, Traced, output_of, plain_output
 
-__all__ = ["NothingPinnedError", "trace_by_fx", "trace_by_fx_and_pin"]
-
 
 class NothingPinnedError(Exception):
     """The model branches on no weight, so pinning weights finds the same as tracing without pins."""

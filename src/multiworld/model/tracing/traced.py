@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-__all__ = ["Example", "Key", "Traced", "fixed_sizes", "output_of", "plain_output"]
-
 Key = str | int | None
 """Where a tensor stands in a payload; None: the payload is the tensor."""
 

@@ -14,8 +14,6 @@ from ...wire.waiting import outcome, wait_blocking
 from .control_link import ControlLink
 from .redial import DIAL_S
 
-__all__ = ["BlockingLinks", "wait_for"]
-
 Opened = TypeVar("Opened", bound=ControlLink[Any, Any])
 A = TypeVar("A")
 

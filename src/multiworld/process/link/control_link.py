@@ -22,8 +22,6 @@ from .envelope import NOTE, Answered, Asked, pack_answered, pack_asked, unpack
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Call", "CallRefusedError", "ControlLink", "LinkLostError", "as_json", "on_event_loop"]
-
 logger = logging.getLogger(__name__)
 
 MAX_UNSENT_BYTES: Final = 2 * MAX_BYTES  # of what the other end does not read

@@ -14,8 +14,6 @@ from ...errors import ProtocolError
 from ...wire.json_forms import Json
 from ...wire.messages import MAX_BYTES
 
-__all__ = ["NOTE", "Answered", "Asked", "pack_answered", "pack_asked", "unpack"]
-
 NOTE: Final = 0
 
 

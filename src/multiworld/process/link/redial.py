@@ -17,8 +17,6 @@ from ...wire.operation import Operation
 from ...wire.progress import ProgressThread, Timer
 from .control_link import Call, ControlLink, LinkLostError
 
-__all__ = ["DIAL_S", "ControlHello", "RedialedLink"]
-
 DIAL_S: Final = 5.0
 
 Said = TypeVar("Said")

@@ -11,8 +11,6 @@ from typing import Any
 
 from .outlet import Outlet, find_descriptor
 
-__all__ = ["LogCarrier"]
-
 MAX_WAITING = 1000  # records; most are one line
 LOOK_S = 0.1  # whether it still makes sense to wait for a console
 

@@ -15,9 +15,6 @@ from ...world.kept_process import Loop
 from .lines import Labeller
 from .outlet import Outlet, find_descriptor
 
-__all__ = ["Console", "LossyConsole", "open_consoles"]
-
-
 logger = logging.getLogger(__name__)
 
 FULL_BYTES = 1024 * 1024  # waiting for a slow reader; the streams that come here are not read meanwhile

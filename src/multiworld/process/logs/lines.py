@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["LONGEST_KEPT", "Labeller", "LineBuffer", "LineFilter", "Tail"]
-
 LONGEST_HELD = 64 * 1024  # bytes of a line without an end; after that it is shown in parts, with no other in between
 LONGEST_KEPT = 1024 * 1024  # where others cannot be made to wait; after that a line comes in parts that count as lines
 TAIL_BYTES = 16 * 1024

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from ...wire.descriptors import is_scarcity
 
-__all__ = ["LogFile"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -10,8 +10,6 @@ import time
 from contextlib import suppress
 from typing import TextIO
 
-__all__ = ["Outlet", "tell"]
-
 WRITE_BYTES = select.PIPE_BUF  # what a pipe that polls writable takes without blocking
 
 

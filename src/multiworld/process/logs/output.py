@@ -11,8 +11,6 @@ from .lines import Labeller
 from .route import Route
 from .stream import OutputStream
 
-__all__ = ["LAST_LINES", "ProcessOutput"]
-
 LAST_LINES = 20
 
 

@@ -14,8 +14,6 @@ from .lines import LONGEST_KEPT, Labeller, LineBuffer, LineFilter, Tail
 from .log_file import LogFile
 from .route import Route
 
-__all__ = ["OutputStream"]
-
 CHUNK_BYTES = 64 * 1024
 LAST_BYTES = 1024 * 1024  # of a pipe that is given up: all that a pipe holds, not all that a grandchild may write
 PARTIAL_S = 0.2  # a line without an end is shown after that: a prompt, a progress bar

@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 from ..facts import libraries
 
-__all__ = ["get_blas_threads", "set_blas_threads"]
-
 # Distributions of numpy and scipy rename its functions, each in their own way.
 NAMES = [f"{prefix}openblas_{{}}_num_threads{suffix}" for prefix in ("scipy_", "") for suffix in ("64_", "_64_", "")]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-__all__ = ["Entrypoint", "EntrypointKind"]
-
 
 class EntrypointKind(enum.Enum):
     """How ``Entrypoint.target`` is started."""

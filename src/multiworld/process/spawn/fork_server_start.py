@@ -13,8 +13,6 @@ from .forking import count_lasting_threads, flush_streams, fork
 from .interpreter import start_interpreter
 from .program import ServerOptions, serve
 
-__all__ = ["start_process"]
-
 PROGRAM = "multiworld.process.spawn.program:main"
 
 

@@ -15,20 +15,6 @@ from typing import NoReturn
 
 from ..facts import count_threads
 
-__all__ = [
-    "WAITED_FOR",
-    "adopt_orphans",
-    "count_lasting_threads",
-    "die_with_parent",
-    "flush_streams",
-    "fork",
-    "is_adopting_orphans",
-    "open_standard_descriptors",
-    "outlive_parent",
-    "share_memory",
-    "start_forked",
-]
-
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37

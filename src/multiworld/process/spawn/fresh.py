@@ -17,8 +17,6 @@ from typing import BinaryIO, TextIO
 
 from .blas_threads import set_blas_threads
 
-__all__ = ["DUMP_SIGNAL", "become_fresh", "reset_signals", "take_descriptors"]
-
 DUMP_SIGNAL = signal.SIGRTMIN + 7
 """A process that became fresh answers it by writing the stacks of all its threads to standard error."""
 IONBF = 2  # of the C library

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["start_interpreter"]
-
 # Without the folder of a script in front: what lies there is the program's, not ours. Where this package was found by
 # that folder, the last entry finds it.
 BOOTSTRAP = (

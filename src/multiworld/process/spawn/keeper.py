@@ -17,8 +17,6 @@ from ...world.restarts import Restarts
 from ...world.stopped import StoppedTime
 from .fork_server import ForkServer, Started
 
-__all__ = ["ForkServerKeeper"]
-
 logger = logging.getLogger(__name__)
 
 MAX_LOST = 3  # fork servers that are lost, or cannot be started, before a process is given up

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from ...wire.messages import from_json, to_json
 from .entrypoint import Entrypoint, EntrypointKind
 
-__all__ = ["Launch", "suits_interpreter"]
-
 READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
 READ_AT_IMPORT = ("TORCH_LOGS", "TORCH_CPP_LOG_LEVEL", "TORCH_TRACE")
 

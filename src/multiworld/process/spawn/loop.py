@@ -41,8 +41,6 @@ from .messages import (
 )
 from .worker_program import Inheritance, Spare
 
-__all__ = ["ForkLoop"]
-
 PID_BYTES = 8
 BECOME = b"become"  # with descriptors, of which the first holds the launch
 LOOK_MS = 200

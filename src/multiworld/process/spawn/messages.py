@@ -6,25 +6,6 @@ from dataclasses import dataclass
 
 from ...wire.messages import MessageSet, message
 
-__all__ = [
-    "ANSWERS",
-    "REFUSALS",
-    "REQUESTS",
-    "Answer",
-    "Died",
-    "Failed",
-    "Forked",
-    "Launched",
-    "NotStarted",
-    "Prepare",
-    "Ready",
-    "Request",
-    "Spawn",
-    "Useless",
-    "Warned",
-    "Watch",
-]
-
 
 @message("spawn")
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,6 @@ import errno
 import os
 from collections.abc import Mapping
 
-__all__ = ["start_error"]
-
 
 def start_error(error: OSError, command: str, env: Mapping[str, str]) -> OSError:
     """Return why a command of that environment could not be started, as one error that names the command.

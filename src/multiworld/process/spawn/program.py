@@ -25,8 +25,6 @@ from .loop import ForkLoop
 from .messages import ANSWERS, Useless, Warned
 from .worker_program import Inheritance
 
-__all__ = ["ServerOptions", "main", "serve"]
-
 IMPORTED = ("multiworld.world.manager",)
 UNSTOPPABLE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 

@@ -24,8 +24,6 @@ from typing import NoReturn
 
 from .entrypoint import Entrypoint, EntrypointKind
 
-__all__ = ["new_main", "prepare", "run_to_the_end"]
-
 CANNOT_OPEN = 2
 OUR_FILES = frozenset({__file__, runpy.__file__, "<frozen runpy>"})
 

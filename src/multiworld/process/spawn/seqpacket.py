@@ -7,8 +7,6 @@ import os
 import socket
 from collections.abc import Sequence
 
-__all__ = ["connected_pair", "receive", "sealed", "send"]
-
 LARGEST = 1 << 16
 MOST_DESCRIPTORS = 4
 

@@ -24,8 +24,6 @@ from .messages import REFUSALS, NotStarted
 from .missing_command import start_error
 from .python_program import function_at, prepare, run_to_the_end
 
-__all__ = ["Inheritance", "Spare"]
-
 NOT_STARTED = 127
 
 

@@ -9,8 +9,6 @@ from typing import Any
 from ...extras import install_extra
 from .problems import ConfigError, Path, Problems
 
-__all__ = ["Document"]
-
 
 @dataclass
 class Document:

@@ -21,8 +21,6 @@ from .pipeline_file import ATTRIBUTE, CutPlan, PipelineFile
 from .problems import Problems, did_you_mean
 from .sections import Section
 
-__all__ = ["is_job", "read_job"]
-
 POLICIES = {"rr": "round-robin", "random": "random", "shortest": "shortest-queue", "static": "shortest-queue"}
 NOT_HONORED = {
     "dataset": "requests come from clients, not from a data set",

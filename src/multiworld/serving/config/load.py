@@ -11,8 +11,6 @@ from .models import import_attribute
 from .pipeline_file import PipelineFile, read_pipeline
 from .problems import ConfigError
 
-__all__ = ["load_pipeline", "read_file"]
-
 FILES = (".yaml", ".yml", ".json")
 MAX_BYTES = 4 << 20
 DEFAULT_ATTRIBUTE = "pipeline"

@@ -13,8 +13,6 @@ from .problems import ConfigError, did_you_mean
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Resolver", "import_attribute", "resolve_example", "resolve_model"]
-
 Resolver = Callable[[str, str | None, str], "tuple[nn.Module, Any]"]
 """Takes the name of a model, of an example (or None) and the file's folder; returns the model and a payload."""
 EXAMPLE_ROWS = 2

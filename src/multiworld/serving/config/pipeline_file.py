@@ -62,8 +62,6 @@ from .sections import Section
 if TYPE_CHECKING:
     from .models import Resolver
 
-__all__ = ["NAME", "CutPlan", "PipelineFile", "read_pipeline"]
-
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 ATTRIBUTE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 

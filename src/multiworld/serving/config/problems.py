@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 
 from ..errors import DeploymentError
 
-__all__ = ["ConfigError", "Path", "Problems", "did_you_mean", "shown"]
-
 Path = tuple[str | int, ...]
 """Where in a file something stands: keys and indices, from the outside in."""
 

@@ -9,8 +9,6 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from .problems import Path, Problems, did_you_mean
 
-__all__ = ["Section", "fits"]
-
 T = TypeVar("T")
 NAMES: dict[Any, str] = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 

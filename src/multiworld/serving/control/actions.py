@@ -7,42 +7,6 @@ from dataclasses import dataclass
 
 from .orders import MemberOrder
 
-__all__ = [
-    "Action",
-    "BackedOff",
-    "CanaryPassed",
-    "CanarySkipped",
-    "Donate",
-    "EdgeBroken",
-    "EdgeClosed",
-    "EdgeLost",
-    "EdgeOpened",
-    "Emit",
-    "FleetEvent",
-    "HostJoined",
-    "HostLeft",
-    "HostLost",
-    "HostsMissing",
-    "KillProcess",
-    "LoadFailed",
-    "PipelineReady",
-    "PipelineUnready",
-    "ProcessEnded",
-    "ReplicaDraining",
-    "ReplicaLeft",
-    "ReplicaLost",
-    "ReplicaReady",
-    "ReplicaStarted",
-    "Scaled",
-    "Send",
-    "StageWaits",
-    "StartProcess",
-    "Tuned",
-    "UpdateFinished",
-    "UpdateRolledBack",
-    "UpdateStarted",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class FleetEvent:

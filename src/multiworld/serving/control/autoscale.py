@@ -11,8 +11,6 @@ from .members import Member
 from .reports import GatewayStatistics, ReplicaStatistics
 from .scaling import Autoscaler, ScaleDecision, ScalingPolicy
 
-__all__ = ["AT_ONCE", "Autoscaling"]
-
 AT_ONCE = 64  # calls of a coroutine function that a replica makes
 MOST_OF_A_THREAD = 2  # calls: one that it makes, and one that waits for it
 

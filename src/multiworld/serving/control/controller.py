@@ -54,8 +54,6 @@ from .state_file import StateFile
 from .status import ControllerStatus, describe
 from .weights_store import WeightsStore
 
-__all__ = ["Controller"]
-
 logger = logging.getLogger(__name__)
 
 BUSY_TICK_S, IDLE_TICK_S = 0.05, 1.0

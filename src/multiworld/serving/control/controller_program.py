@@ -13,8 +13,6 @@ from .controller import Controller
 from .requests import answer
 from .spec import DeploymentSpec, SpecRecord
 
-__all__ = ["main"]
-
 ENDED_BY_A_SIGNAL: Final = 143  # as a shell shows SIGTERM
 
 

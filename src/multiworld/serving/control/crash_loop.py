@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ...wire.backoff import BackOff
 
-__all__ = ["CrashLoop"]
-
 FIRST_S, MOST_S = 0.5, 30.0
 CALM_S = 60.0
 

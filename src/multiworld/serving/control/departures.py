@@ -22,8 +22,6 @@ from .members import COMING, Member, MemberState
 from .orders import MemberOrder
 from .stage_plan import StagePlan
 
-__all__ = ["Departures"]
-
 
 class Departures:
     """Of the members of one deployment."""

@@ -47,8 +47,6 @@ from .replacement import Replacement
 from .reports import MemberReport
 from .rollout import Rollout, check_settle
 
-__all__ = ["Fleet"]
-
 START_S = 60.0  # from the order to the first word of a process
 LOAD_S = 600.0
 DRAIN_S = 60.0  # without work to execute; then it leaves with what it still holds, which is sent elsewhere

@@ -13,8 +13,6 @@ from .saved import SavedFleet, SavedMember
 from .stage_plan import StagePlan
 from .wiring import Wiring
 
-__all__ = ["GATHER_S", "FleetState"]
-
 GATHER_S = 10.0  # for hosts to come, before those that are there get everything
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from ...wire.messages import REST, Json, to_json
 from .actions import FleetEvent
 
-__all__ = ["EventRecord", "History", "record_of"]
-
 LENGTH = 1000
 
 

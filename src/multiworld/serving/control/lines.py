@@ -16,8 +16,6 @@ from ..member.messages import CONTROL_BACKEND, CONTROLLER_RANK, MEMBER_RANK, as_
 from .orders import ORDERS, MemberOrder
 from .reports import MemberReport, reports_of
 
-__all__ = ["AttachedLine", "LineOwner", "WorldLine"]
-
 logger = logging.getLogger(__name__)
 
 JOIN_S = 10.0

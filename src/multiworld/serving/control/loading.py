@@ -10,8 +10,6 @@ from .fleet_state import FleetState
 from .members import CONTROLLER, Member, MemberState
 from .stage_plan import StagePlan
 
-__all__ = ["Loading"]
-
 LATE_NEWS_S = 1.0  # beyond the lease, for the end of a donor to be heard of
 
 

@@ -11,8 +11,6 @@ from ..member.failure import Failure
 from .orders import MemberOrder
 from .reports import GatewayStatistics, ReplicaStatistics
 
-__all__ = ["COMING", "CONTROLLER", "COUNTED", "ENDING", "Member", "MemberState", "member_id", "parse_member"]
-
 CONTROLLER = "controller"
 """Stands for the controller where a donor of weights is named."""
 YOUNG_S = 10.0  # whoever dies sooner after it became ready, without work to show, died young

@@ -16,8 +16,6 @@ from .history import History
 from .rollout import check_settle
 from .weights_store import WeightsStore
 
-__all__ = ["Operations"]
-
 HOPELESS_DEATHS = 3  # of the first replicas of a stage, before any has served
 
 

@@ -9,27 +9,6 @@ from typing import TypeAlias
 
 from ...wire.messages import MessageSet, message
 
-__all__ = [
-    "ORDERS",
-    "CloseEdge",
-    "Connect",
-    "Drain",
-    "EdgeEnd",
-    "GiveCanary",
-    "GiveWeights",
-    "KeepFor",
-    "Leave",
-    "Load",
-    "MemberDied",
-    "MemberLost",
-    "MemberOrder",
-    "OpenEdge",
-    "Readiness",
-    "TellWhere",
-    "Tune",
-    "Whereabouts",
-]
-
 
 class EdgeEnd(enum.Enum):
     """Which end of an edge a member is: requests go from upstream to downstream."""

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from .members import Member
 
-__all__ = ["HostInfo", "place"]
-
 
 @dataclass(kw_only=True)
 class HostInfo:

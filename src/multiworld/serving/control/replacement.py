@@ -14,8 +14,6 @@ from .placement import HostInfo, place
 from .rollout import Rollout
 from .stage_plan import StagePlan
 
-__all__ = ["Replacement"]
-
 REST_S = 0.25  # after one has begun to end, before the next begins or ends
 AT_ONCE = 16  # so many times as many as may end at once are to go: 200 in some seconds
 FEWEST_AT_ONCE, PER_CORE = 8, 4  # members that begin on one host at a time

@@ -11,29 +11,6 @@ from ..graph import GATEWAY
 from ..member.failure import Failure
 from .orders import EdgeEnd
 
-__all__ = [
-    "GATEWAY_REPORTS",
-    "REPLICA_REPORTS",
-    "AskWhere",
-    "At",
-    "CanaryMissed",
-    "ConnectFailed",
-    "Connected",
-    "Drained",
-    "EdgeFailure",
-    "GatewayCounts",
-    "GatewayNews",
-    "Hello",
-    "LoadFailure",
-    "Loaded",
-    "MemberEdge",
-    "MemberReport",
-    "ReplicaCounts",
-    "ReplicaNews",
-    "Usage",
-    "reports_of",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class MemberEdge:

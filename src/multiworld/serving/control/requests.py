@@ -30,8 +30,6 @@ from ..hosts.questions import (
 from ..member.files import list_files, read_piece
 from .controller import Controller
 
-__all__ = ["answer"]
-
 
 async def answer(controller: Controller, question: ControllerQuestion) -> ControllerAnswer:
     """Raises what the controller raises: DeploymentError, or ValueError for what makes no sense."""

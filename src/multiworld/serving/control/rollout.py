@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from .members import Member
 
-__all__ = ["Rollout", "RolloutStep", "check_settle"]
-
 MOST_SETTLE_S = 86_400.0
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from .orders import Tune
 from .rollout import Rollout
 
-__all__ = ["SavedFleet", "SavedMember", "SavedStage"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SavedMember:

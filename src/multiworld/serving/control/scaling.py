@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from ..graph import GATEWAY, Graph, Stage
 
-__all__ = ["Autoscaler", "ScaleDecision", "ScalingPolicy"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingPolicy:

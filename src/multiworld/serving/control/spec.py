@@ -13,8 +13,6 @@ from ..graces import STOP_S
 from ..graph import Batch, Graph, Stage
 from .scaling import ScalingPolicy
 
-__all__ = ["DeploymentSpec", "SpecRecord", "StageRecord"]
-
 REPLICA_PROGRAM = "multiworld.serving.replica_program:main"
 GATEWAY_PROGRAM = "multiworld.serving.gateway_program:main"
 WORK = "multiworld.serving:work"  # stands for what only replicas know

@@ -10,8 +10,6 @@ from .orders import Tune
 from .rollout import Rollout
 from .saved import SavedStage
 
-__all__ = ["StagePlan"]
-
 
 @dataclass(kw_only=True)
 class StagePlan:

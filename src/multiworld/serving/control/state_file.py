@@ -10,8 +10,6 @@ from ...errors import MessageError
 from ...wire.messages import from_json, to_json
 from .saved import SavedFleet
 
-__all__ = ["StateFile"]
-
 
 class StateFile:
     """Written whenever something in it changed, before that is acted upon."""

@@ -11,17 +11,6 @@ from .members import Member
 from .orders import Tune
 from .reports import GatewayStatistics, ReplicaStatistics
 
-__all__ = [
-    "ControllerStatus",
-    "EdgeStatus",
-    "GatewayStatus",
-    "HostStatus",
-    "MemberStatus",
-    "ReplicaStatus",
-    "StageStatus",
-    "describe",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class StageStatus:

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from ..errors import DeploymentError
 
-__all__ = ["WeightsStore"]
-
 
 class WeightsStore:
     """Reads and writes on threads: a large model takes its time."""

@@ -16,8 +16,6 @@ from .members import Member
 from .orders import CloseEdge, Connect, EdgeEnd, OpenEdge
 from .reports import MemberEdge
 
-__all__ = ["Edge", "EdgeState", "Wiring"]
-
 RETRY_S, MAX_RETRY_S = 0.2, 5.0
 FORM_S = 10.0  # for both ends to say that they are connected
 PATIENCE_S = 3.0  # after which an edge that does not form keeps nobody from serving over the others

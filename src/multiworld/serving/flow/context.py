@@ -13,8 +13,6 @@ from ...errors import MessageError
 from ...wire.messages import from_json
 from ..tracing.hops import Hops
 
-__all__ = ["EMPTY", "RequestContext", "Versions", "decode", "encode"]
-
 Versions = Mapping[str, tuple[int, ...]]
 """By stage. More than one: parts of the request were executed by replicas of different versions."""
 

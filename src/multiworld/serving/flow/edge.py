@@ -18,8 +18,6 @@ from ..member.messages import DOWNSTREAM_RANK, UPSTREAM_RANK
 from .packets import INLINE_BYTES, Item, Kind, Note, as_tensors, decode, encode
 from .turn import Turn
 
-__all__ = ["Edge", "EdgeOwner", "EdgeWorld", "Listening"]
-
 logger = logging.getLogger(__name__)
 
 MAX_UNDER_WAY: Final = 2

@@ -10,8 +10,6 @@ from ...wire.messages import Json, from_json, to_json
 from .. import errors
 from ..errors import ServingError
 
-__all__ = ["ErrorAnswer"]
-
 CLASSES: dict[str, type[ServingError]] = {name: getattr(errors, name) for name in errors.__all__}
 """What a replica may answer with: the user's code may raise any of them."""
 

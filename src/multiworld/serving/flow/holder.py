@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Final
 
-__all__ = ["Held", "Holder"]
-
 SMOOTHING: Final = 0.1  # of the latency, per answer
 FIRST_LATENCY_S: Final = 0.01  # before the first answer
 

@@ -26,8 +26,6 @@ from .retry import MAX_DEATHS, ReplayBudget
 from .routing import Policy, rendezvous
 from .suspicion import Suspicion
 
-__all__ = ["InFlight", "InFlightCounts", "Loss", "Refusal"]
-
 
 @dataclass(frozen=True)
 class Refusal:

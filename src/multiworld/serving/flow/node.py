@@ -22,8 +22,6 @@ from .packets import Item, Kind, Note
 from .routing import make_policy
 from .turn import Turn
 
-__all__ = ["Node", "NodeOwner", "Place"]
-
 logger = logging.getLogger(__name__)
 
 FIRST_WINDOW: Final = 16

@@ -31,8 +31,6 @@ from .context import encode as encode_context
 from .error_answer import ErrorAnswer
 from .payloads import Packed
 
-__all__ = ["INLINE_BYTES", "Item", "Kind", "Note", "as_tensors", "decode", "encode"]
-
 VERSION: Final = 1
 INLINE_BYTES: Final = 64 << 10
 ID_BYTES: Final = 16

@@ -12,8 +12,6 @@ from torch import Tensor
 from ...channel.base import Payload
 from ...channel.tensors import describe, memory_of, parse_layout, payload_segments
 
-__all__ = ["Packed", "digest_of", "map_tensors", "tensors_of"]
-
 DIGEST_BYTES: Final = 16
 
 

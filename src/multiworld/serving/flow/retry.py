@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["MAX_ATTEMPTS", "MAX_DEATHS", "MAX_REPLAYS", "ReplayBudget", "check_max_replays"]
-
 MAX_ATTEMPTS: Final = 3
 """How often a gateway sends one request through the pipeline from the start, the first time included."""
 MAX_DEATHS: Final = 2

@@ -10,8 +10,6 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-__all__ = ["POLICIES", "Candidate", "Policy", "make_policy", "rendezvous"]
-
 MIN_LATENCY_S: Final = 1e-6
 MASK: Final = (1 << 64) - 1
 

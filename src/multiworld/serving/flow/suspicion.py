@@ -12,8 +12,6 @@ from typing import Final
 
 from .holder import Holder
 
-__all__ = ["Suspicion"]
-
 NUM_LATENCIES: Final = 256
 SUSPECT_AFTER_S: Final = 0.25
 SUSPECT_FACTOR: Final = 4.0

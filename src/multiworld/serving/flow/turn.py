@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["Turn"]
-
 
 class Turn:
     """``is_on``: whoever set it looks, before this turn of the loop ends, after all that is due by then.

@@ -23,8 +23,6 @@ from .http_metrics import HttpCounts
 from .options import GatewayOptions
 from .served import Served
 
-__all__ = ["Application"]
-
 logger = logging.getLogger(__name__)
 
 UNKNOWN = "unknown"

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Protocol
 
-__all__ = ["Ending", "Outcome"]
-
 
 class Outcome(Enum):
     """Of a request."""

@@ -10,8 +10,6 @@ import orjson
 
 from ..errors import OverloadedError, ServingError
 
-__all__ = ["HttpError", "http_error_of"]
-
 KINDS: Final = {
     400: "BadRequestError",
     403: "ForbiddenError",

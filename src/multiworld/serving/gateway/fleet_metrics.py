@@ -10,8 +10,6 @@ from ...errors import MultiworldError
 from ...observe.prometheus import Family, from_json, joined
 from ..hosts.questions import MetricsTold
 
-__all__ = ["FleetMetrics"]
-
 logger = logging.getLogger(__name__)
 
 ASK_S = 1.0

@@ -20,8 +20,6 @@ from .http.room import Room
 from .options import GatewayOptions
 from .served import Served
 
-__all__ = ["Gateway"]
-
 BACKLOG = 1024
 LAST_S = 1.0  # for what was interrupted to be answered, and for the last answers to be read
 READING_TURNS = 8  # of the loop, in which what has come is read

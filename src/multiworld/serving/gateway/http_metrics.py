@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from ...observe.prometheus import Family, Row
 from .served import Metric
 
-__all__ = ["HttpCounts", "families_of"]
-
 CONNECTION = "connection"
 """The route of what is refused before it is a request."""
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -8,8 +8,6 @@ from typing import Literal
 
 from ...observe.sites import SiteRule, check_host_name, check_origin, site_rule
 
-__all__ = ["DEFAULT_PORT", "GatewayOptions"]
-
 DEFAULT_PORT = 8000
 """Of a gateway that is started from the command line."""
 

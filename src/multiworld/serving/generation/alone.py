@@ -12,8 +12,6 @@ from .stage import GenerationStage
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["Alone"]
-
 
 class Alone:
     """For a ``Generator`` that needs no other process: tests, and comparison."""

@@ -17,8 +17,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Fate", "Plan", "Round", "SequenceTable", "Step"]
-
 
 @dataclass(frozen=True, slots=True)
 class Step:

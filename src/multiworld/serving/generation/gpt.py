@@ -14,8 +14,6 @@ from ..errors import BadRequestError
 from .rows import attend, in_tiles
 from .stage import Advance, GenerationStage
 
-__all__ = ["Gpt", "GptConfig", "GptStage"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class GptConfig:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from ..gateway.served import Metric
 
-__all__ = ["GenerationOptions", "Generator"]
-
 CLOSE_S = 1.0
 LOOK_S = 0.5
 RETRY_AFTER_S = 1.0

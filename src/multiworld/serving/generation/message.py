@@ -12,8 +12,6 @@ from ...channel.base import Payload
 from ..errors import BadRequestError
 from .cache import Step
 
-__all__ = ["SEQUENCE_BYTES", "is_last", "pack", "unpack"]
-
 SEQUENCE_BYTES = 16
 HALVES = struct.Struct("<qq")
 NUM_FIELDS = 5

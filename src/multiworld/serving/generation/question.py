@@ -13,8 +13,6 @@ from ...channel.base import Payload
 from ..errors import BadRequestError
 from .sampling import Sampling
 
-__all__ = ["Question"]
-
 FIELDS = {"tokens", "max_new_tokens", "temperature", "seed", "top_k", "stop"}
 DEFAULT_NEW_TOKENS = 64
 MAX_TOKEN = (1 << 63) - 1

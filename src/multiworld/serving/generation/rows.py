@@ -13,8 +13,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-__all__ = ["attend", "in_tiles"]
-
 TILE = 16
 
 

@@ -30,8 +30,6 @@ from .turns import Turns
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["Infers", "Run"]
-
 FREE_S = 5.0
 PATIENT_LOSSES = 2  # of one token: then others that are sent again are the cause, rather than a lost replica
 

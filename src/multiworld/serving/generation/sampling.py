@@ -11,8 +11,6 @@ from torch import Tensor
 
 from ..errors import ServingError
 
-__all__ = ["Sampling"]
-
 TINY = 1e-300
 
 

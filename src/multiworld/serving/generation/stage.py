@@ -16,8 +16,6 @@ from .cache import Fate, Plan, Round, SequenceTable, Step
 from .message import is_last, pack, unpack
 from .state import KeyValues
 
-__all__ = ["Advance", "GenerationStage"]
-
 
 class Advance(NamedTuple):
     """One sequence's part in a batch: ``rows`` ``[n, *any]`` for its tokens from ``position`` on.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["KeyValues"]
-
 
 class KeyValues:
     """The state of one sequence: per layer, keys and values of shape ``[num_tokens, *any]``.

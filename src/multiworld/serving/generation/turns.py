@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-__all__ = ["Turns"]
-
 
 class Turns:
     """Use it on one event loop. Each ``enter`` that returned is followed by one ``leave``."""

@@ -16,16 +16,6 @@ from ...wire.token import check_token
 from ..errors import DeploymentError
 from .questions import CONTROLLER_QUESTIONS, ControllerQuestion
 
-__all__ = [
-    "PURPOSE",
-    "ControllerCalls",
-    "ControllerLostError",
-    "ask",
-    "conversation",
-    "explained",
-    "link_to_controller",
-]
-
 PURPOSE = "client"
 
 A = TypeVar("A")

@@ -20,8 +20,6 @@ from ...wire.dialer import DialError
 from ...wire.progress import ProgressThread
 from .messages import HOST_EVENTS, HOST_ORDERS, Hello, HostEvent, HostOrder, Refused
 
-__all__ = ["ControllerLink"]
-
 logger = logging.getLogger(__name__)
 
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.05, 1.0

@@ -21,8 +21,6 @@ from ...world.procfs import EXITED, process_start_time, process_state
 from ..errors import DeploymentError
 from ..locked_folder import WORKS_PREFIX
 
-__all__ = ["DeploymentFile", "DeploymentRecord", "deployments_dir", "find_deployment", "list_deployments"]
-
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 LOCK = ".lock"
 EVERYWHERE = {"0.0.0.0", "::"}

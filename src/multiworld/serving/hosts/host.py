@@ -32,8 +32,6 @@ from .messages import (
 from .order import Order
 from .recent_lines import LinesTold
 
-__all__ = ["Host"]
-
 logger = logging.getLogger(__name__)
 
 START_S = 30.0

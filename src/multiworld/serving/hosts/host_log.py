@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from .output import Outputs
 
-__all__ = ["logging_to"]
-
 
 @contextmanager
 def logging_to(outputs: Outputs) -> Iterator[None]:

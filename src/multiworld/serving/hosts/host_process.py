@@ -44,8 +44,6 @@ from .owner_line import OwnerLine
 from .owner_messages import Ready
 from .signals import Signals
 
-__all__ = ["HostProcess"]
-
 logger = logging.getLogger(__name__)
 
 LATER_GRACE_S = 2.0  # for those that have nothing to finish once the gateways have

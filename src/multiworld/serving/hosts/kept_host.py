@@ -11,8 +11,6 @@ from ...world.restarts import Restarts
 from ..member.exit_status import starts_again
 from .start import HostHandle
 
-__all__ = ["KeptHost"]
-
 logger = logging.getLogger(__name__)
 
 

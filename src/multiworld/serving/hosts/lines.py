@@ -7,8 +7,6 @@ from typing import Generic, TypeVar
 from ...errors import ProtocolError
 from ...wire.messages import MAX_BYTES, MessageSet
 
-__all__ = ["LineSplitter", "to_line"]
-
 M = TypeVar("M")
 
 

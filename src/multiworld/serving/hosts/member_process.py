@@ -9,8 +9,6 @@ import os
 
 from ..replica.black_box import BlackBox, carry
 
-__all__ = ["set_up"]
-
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of the GNU C library
 LARGEST_IN_HEAP = 32 * 1024 * 1024  # the most that it takes
 KEPT_BYTES = 256 * 1024 * 1024

@@ -30,8 +30,6 @@ from ..replica.black_box import BlackBox
 from .order import Order
 from .output import Outputs
 
-__all__ = ["Members"]
-
 logger = logging.getLogger(__name__)
 
 SET_UP = "multiworld.serving.hosts.member_process:set_up"

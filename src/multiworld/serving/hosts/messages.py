@@ -9,25 +9,6 @@ from ...wire.messages import MessageSet, message
 from .order import Order
 from .recent_lines import LinesTold
 
-__all__ = [
-    "HOST_EVENTS",
-    "HOST_ORDERS",
-    "Exited",
-    "Hello",
-    "HostEvent",
-    "HostOrder",
-    "Kill",
-    "LinesFound",
-    "LinesOf",
-    "Refused",
-    "Restarted",
-    "Signal",
-    "Start",
-    "Started",
-    "Stop",
-    "Stopping",
-]
-
 
 @message("start")
 @dataclass(frozen=True, kw_only=True)

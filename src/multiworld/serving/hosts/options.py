@@ -10,8 +10,6 @@ from ...wire.token import check_token
 from ..graces import GRACE_S
 from .order import Order
 
-__all__ = ["HostOptions"]
-
 
 @message("be a host")
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from ...wire.messages import Json
 
-__all__ = ["FIRST", "LAST", "MIDDLE", "Order"]
-
 PROGRAM = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 MAX_NAME = 128
 FIRST, MIDDLE, LAST = 0, 1, 2

@@ -12,8 +12,6 @@ from collections.abc import Iterable
 
 from ...process.orphan_guard_program import kill_sessions
 
-__all__ = ["end_orphans"]
-
 LEADER_S = 2.0  # for a member to be ended by the kernel
 MS = 1e3
 

@@ -14,8 +14,6 @@ from ...process.logs.route import Route
 from ...wire.progress import ProgressThread
 from .recent_lines import LinesTold, RecentLines
 
-__all__ = ["Outputs"]
-
 LARGEST_BYTES = 16 * 1024 * 1024  # of a member's log file
 MAX_REMEMBERED = 1100  # members whose last lines are kept: as many as a stage may have, and some that ended
 SHOWN = Route(file=None, on_console=True)

@@ -12,8 +12,6 @@ from .lines import LineSplitter, to_line
 from .messages import Stop
 from .owner_messages import OWNER_SAYS, TO_OWNER, Ready
 
-__all__ = ["OwnerLine"]
-
 CHUNK_BYTES = 64 * 1024
 
 

@@ -8,8 +8,6 @@ from ...wire.messages import MessageSet, message
 from .messages import Stop
 from .options import HostOptions
 
-__all__ = ["OWNER_SAYS", "TO_OWNER", "OwnerSays", "Ready"]
-
 OwnerSays = HostOptions | Stop
 OWNER_SAYS: MessageSet[OwnerSays] = MessageSet("orders of an owner", OwnerSays, tag="do")
 

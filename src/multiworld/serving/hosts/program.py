@@ -21,8 +21,6 @@ from .options import HostOptions
 from .owner_messages import OWNER_SAYS
 from .signals import ENDING, Signals
 
-__all__ = ["main", "run_host"]
-
 # What most members run, and what the user's main module, which defines the works of a replica, imports itself.
 PRELOADED = (
     "multiworld.serving.hosts.member_process",

@@ -10,32 +10,6 @@ from ..control.history import EventRecord
 from ..control.status import ControllerStatus
 from .recent_lines import LinesTold
 
-__all__ = [
-    "CONTROLLER_QUESTIONS",
-    "WAIT_S",
-    "ControllerAnswer",
-    "ControllerQuestion",
-    "Done",
-    "DrainReplica",
-    "EventsSince",
-    "EventsTold",
-    "FilePiece",
-    "FilesFound",
-    "LinesOfMembers",
-    "ListFiles",
-    "MembersLines",
-    "MetricsOf",
-    "MetricsTold",
-    "ReadFile",
-    "ScaleStage",
-    "StatusOf",
-    "StatusTold",
-    "StopAll",
-    "TuneStage",
-    "UpdateStage",
-    "Updated",
-]
-
 WAIT_S = 60.0
 
 

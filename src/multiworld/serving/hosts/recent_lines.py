@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-__all__ = ["LinesTold", "RecentLines"]
-
 KEPT_BYTES = 64 * 1024
 LONGEST = 4096  # bytes of a line
 

@@ -16,8 +16,6 @@ from .host import Host
 from .messages import HOST_EVENTS, HOST_ORDERS, Hello, HostEvent, HostOrder, Refused
 from .questions import CONTROLLER_QUESTIONS, ControllerQuestion
 
-__all__ = ["CLIENT", "HOST", "Reception"]
-
 logger = logging.getLogger(__name__)
 
 HOST, CLIENT = "host", "client"

@@ -22,8 +22,6 @@ from .options import HostOptions
 from .order import Order
 from .owner_messages import OWNER_SAYS, TO_OWNER, Ready
 
-__all__ = ["HostHandle", "start_host"]
-
 PROGRAM = "multiworld.serving.hosts.program:main"
 CHUNK_BYTES = 64 * 1024
 STOP_MARGIN_S = 8.0

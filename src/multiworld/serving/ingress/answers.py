@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-__all__ = ["Asked", "Report"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Report:

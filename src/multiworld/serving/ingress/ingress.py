@@ -46,8 +46,6 @@ from .answers import Report
 from .requests import Open, Requests
 from .versions import merged_weights, versions_of
 
-__all__ = ["Ingress"]
-
 logger = logging.getLogger(__name__)
 
 LEAST_S: Final = 0.001  # of a limit that is nearly over

@@ -5,8 +5,6 @@ from __future__ import annotations
 from ..control.reports import GatewayCounts
 from ..gateway.served import Metric
 
-__all__ = ["request_metrics"]
-
 QUANTILES = {"0.5": "p50_s", "0.95": "p95_s", "0.99": "p99_s"}
 OUTCOMES = ("answered", "failed", "refused")
 

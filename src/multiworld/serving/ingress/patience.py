@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from typing import Final
 
-__all__ = ["Patience"]
-
 LONG_S: Final = 4.0
 """To notice that a replica stands still (2 s), to replace it, and to catch up."""
 LONGEST: Final = 4.0

@@ -13,8 +13,6 @@ from ..flow.retry import MAX_ATTEMPTS
 from .admission import Admission
 from .patience import Patience
 
-__all__ = ["Latencies", "Open", "Requests"]
-
 NUM_LATENCIES: Final = 1024
 SPARE_DEADLINES: Final = 1024
 KEPT_OVERHEAD_BYTES: Final = 1024

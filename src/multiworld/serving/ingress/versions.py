@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from ..flow.context import RequestContext, Versions
 from ..graph import INPUT, Graph
 
-__all__ = ["FIRST", "joined", "merged_weights", "shown", "versions_of", "with_version"]
-
 FIRST = 1
 """The weights that a deployment begins with."""
 

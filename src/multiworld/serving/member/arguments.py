@@ -11,8 +11,6 @@ from ...wire.messages import Json, from_json
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MemberArguments"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class MemberArguments:

@@ -16,8 +16,6 @@ from ..control.reports import MemberReport, reports_of
 from ..errors import what_happened
 from .messages import CONTROL_BACKEND, CONTROLLER_RANK, MEMBER_RANK, as_bytes, as_tensor, control_world
 
-__all__ = ["ControlLine", "Line"]
-
 logger = logging.getLogger(__name__)
 
 JOIN_S = 5.0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["IN_VAIN", "Ending", "starts_again"]
-
 IN_VAIN = 78
 """EX_CONFIG of sysexits.h: its host lacks what the program needs, and would however often it were started there."""
 

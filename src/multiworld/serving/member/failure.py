@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-__all__ = ["Failure"]
-
 LONGEST = 6000  # characters of an error, and of a traceback: each report of a member carries them
 
 

@@ -14,8 +14,6 @@ from ..errors import DeploymentError
 from ..hosts.client import ask
 from ..hosts.questions import FilePiece, FilesFound, ListFiles, ReadFile
 
-__all__ = ["MemberFiles", "fetch_file", "list_files", "read_piece"]
-
 PIECE_BYTES = 4 << 20
 FETCH_S = 60.0
 

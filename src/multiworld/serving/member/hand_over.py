@@ -13,8 +13,6 @@ from ...world.manager import WorldManager
 from ...world.world import World
 from .messages import DONOR_RANK, TAKER_RANK, weights_world
 
-__all__ = ["donate_weights", "hand_over_world", "take_weights"]
-
 HAND_OVER_S = 60.0
 
 

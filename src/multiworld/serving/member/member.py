@@ -34,8 +34,6 @@ from .files import MemberFiles
 from .hand_over import donate_weights, take_weights
 from .vitals import Vitals
 
-__all__ = ["GatewayMember", "Member", "ReplicaMember", "place_of"]
-
 logger = logging.getLogger(__name__)
 
 DRAIN_S = 60.0  # for a gateway

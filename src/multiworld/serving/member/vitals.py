@@ -7,8 +7,6 @@ import time
 from ...process.facts import pss_bytes, rss_bytes
 from ..control.reports import Usage
 
-__all__ = ["Vitals"]
-
 PSS_EVERY_S = 10.0
 PSS_SHARE = 0.001  # of one processor: to add a large process's pages up takes the kernel a while
 

@@ -15,8 +15,6 @@ from ...observe.sites import SiteRule
 from ...wire.messages import to_json
 from .recorder import PointsFrom, Recorder
 
-__all__ = ["PAGE", "PREFIX", "PageApp"]
-
 PAGE = Document(__package__, is_live=True)
 
 PREFIX = "/page"

@@ -13,8 +13,6 @@ from ...wire.waiting import wait_async
 from ..hosts.client import PURPOSE, explained, link_to_controller
 from ..hosts.questions import ControllerQuestion
 
-__all__ = ["ControllerClient"]
-
 DIAL_S = 5.0
 
 A = TypeVar("A")

@@ -9,8 +9,6 @@ from ..control.status import GatewayStatus, ReplicaStatus
 from ..errors import StageFailedError
 from ..member.failure import Failure
 
-__all__ = ["BAD_SHARE", "LastFailure", "Trouble", "last_failure", "trouble", "what_failed"]
-
 BAD_SHARE = 0.05  # of the requests; any failure at all is worth a warning
 
 

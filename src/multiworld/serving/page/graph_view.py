@@ -15,8 +15,6 @@ from ..graph import GATEWAY
 from .layout import SINK, SOURCE, Box, Drawing, draw, is_folded
 from .slots import Slot, Slots
 
-__all__ = ["GraphView", "World", "graph_view"]
-
 Point = tuple[float, float]
 Corners = tuple[float, float, float, float]
 

@@ -12,8 +12,6 @@ from itertools import pairwise
 
 from ..graph import GATEWAY
 
-__all__ = ["SINK", "SOURCE", "Box", "Drawing", "draw", "is_folded"]
-
 SOURCE, SINK = "gateway:in", "gateway:out"
 """Where requests come in, and answers go out: the gateways, drawn twice. No stage has a colon in its name."""
 BOX_W, BOX_H, BOX_GAP = 158.0, 76.0, 8.0

@@ -19,8 +19,6 @@ from .snapshot import Shown, Silence, observe, point, snapshot
 from .source import StatusSource
 from .stories import ControllerBack, ControllerSilent, Story, tell
 
-__all__ = ["SOURCE_S", "Everything", "PointsFrom", "Recorder"]
-
 logger = logging.getLogger(__name__)
 
 LOOK_S, IDLE_LOOK_S = 0.25, 1.0

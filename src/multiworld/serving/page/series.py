@@ -6,8 +6,6 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Point", "Rates", "Series"]
-
 WINDOW_S = 2.5  # members tell their counts once a second, a little more or less
 RECENT_S = 60.0  # for so long a failure concerns an operator
 STALE_S = 1.3  # counts that have not changed for so long have not changed

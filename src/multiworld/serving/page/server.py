@@ -18,8 +18,6 @@ from .app import PREFIX, PageApp
 from .recorder import Recorder
 from .source import StatusSource
 
-__all__ = ["serve_page"]
-
 BACKLOG = 64
 MAX_CONNECTIONS = 128
 LAST_S = 1.0  # for readers to be told that it ends

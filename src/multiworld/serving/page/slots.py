@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Slot", "Slots"]
-
 FRESH_S = 10.0  # for so long a page tells whom a replica replaced, and keeps an empty place
 
 

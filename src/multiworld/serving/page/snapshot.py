@@ -12,21 +12,6 @@ from .failures import LastFailure, Trouble, last_failure, trouble, what_failed
 from .series import Point, Rates
 from .slots import Slots
 
-__all__ = [
-    "Condition",
-    "Shown",
-    "ShownGateway",
-    "ShownMember",
-    "ShownReplica",
-    "ShownStage",
-    "Silence",
-    "Totals",
-    "member_key",
-    "observe",
-    "point",
-    "snapshot",
-]
-
 TONES = {"draining": "warn", "leaving": "warn", "awaited": "warn", "gone": "bad"}  # of states; others come up
 MAX_ERROR = 300  # characters, for each of many replicas
 COUNTS = ("arrived", "done", "failed", "busy_s", "calls", "answered", "errors", "refused", "replayed", "retried")

@@ -21,8 +21,6 @@ from .controller_client import ControllerClient
 if TYPE_CHECKING:
     from ..deployment import Deployment  # which imports torch
 
-__all__ = ["ControllerSource", "DeploymentSource", "StatusSource"]
-
 
 class StatusSource(Protocol):
     """Both questions raise MultiworldError or OSError while the controller cannot be asked, or is not understood."""

@@ -12,8 +12,6 @@ from ...wire.messages import from_json
 from ..control import actions
 from ..control.history import EventRecord
 
-__all__ = ["CATEGORIES", "ControllerBack", "ControllerSilent", "Story", "tell"]
-
 CATEGORIES = ("fault", "replica", "scaling", "update", "other", "world")
 """``replica``: one is started, or there; ``world``: edges between members, of which there are many."""
 

@@ -8,8 +8,6 @@ from typing import Generic, TypeVar
 
 from ..graph import Batch
 
-__all__ = ["BatchQueue"]
-
 T = TypeVar("T", bound=Hashable)
 
 

@@ -11,8 +11,6 @@ from typing import Final
 
 from ...wire.shared_region import SharedRegion
 
-__all__ = ["BlackBox", "carried", "carry"]
-
 PLACE_BYTES: Final = 16  # of a request's id: packets.ID_BYTES, which a host process would have to import torch for
 NUM_PLACES: Final = 511  # the first place of the memory says whether they were enough
 NOBODY: Final = bytes(PLACE_BYTES)

@@ -10,8 +10,6 @@ from typing import Generic, TypeVar
 
 import torch
 
-__all__ = ["CallThread"]
-
 Call = TypeVar("Call")
 Outcome = TypeVar("Outcome")
 

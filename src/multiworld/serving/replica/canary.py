@@ -25,8 +25,6 @@ from ..member.messages import DONOR_RANK, TAKER_RANK, as_bytes, as_tensor
 from .executor import describe_error, is_async
 from .results import checked_result
 
-__all__ = ["Canary", "CanaryKeeper", "answer_canary", "difference", "give_canary", "given_inputs", "take_canary"]
-
 MAX_BYTES = 4 << 20  # of inputs and output together: what is larger is not kept
 EVERY_S = 10.0
 LIMIT_S = 60.0

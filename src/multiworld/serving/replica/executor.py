@@ -27,8 +27,6 @@ from .ownership import is_nobodys_else
 from .results import checked_result, small_copy
 from .rows import concatenate, shape_of, split
 
-__all__ = ["Executor", "Job", "Result", "describe_error"]
-
 logger = logging.getLogger(__name__)
 
 Result: TypeAlias = Payload | Packed | Exception

@@ -11,8 +11,6 @@ from dataclasses import replace
 from ...model.user_code import place_of_error, users_traceback
 from ..member.failure import Failure
 
-__all__ = ["FailureLog"]
-
 MAX_KINDS = 256  # that are remembered, the latest
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-__all__ = ["Finished"]
-
 NUM_REMEMBERED: Final = 8192
 EVERY_ATTEMPT: Final = 1 << 16
 

@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["is_nobodys_else"]
-
 
 def is_nobodys_else(result: Any) -> bool:
     """Return whether nothing but the caller's one variable refers to the result and its memory, as far as one can see.

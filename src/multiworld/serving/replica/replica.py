@@ -36,8 +36,6 @@ from .executor import Executor, Job, Result, describe_error
 from .failure_log import FailureLog
 from .finished import Finished
 
-__all__ = ["Replica"]
-
 logger = logging.getLogger(__name__)
 
 QUEUE_S: Final = 0.05  # how much work each sender may have waiting here

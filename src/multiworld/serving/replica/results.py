@@ -11,8 +11,6 @@ from ...channel.base import Payload
 from ...channel.tensors import CODES
 from ..flow.payloads import Packed
 
-__all__ = ["SMALL_BYTES", "checked_result", "is_plain", "sendable", "small_copy"]
-
 SMALL_BYTES = 64 << 10  # is copied faster than it is found out whether it has to be
 
 

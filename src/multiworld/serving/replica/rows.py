@@ -12,8 +12,6 @@ from ...channel.base import Payload
 from ..flow.packets import Item
 from ..flow.payloads import map_tensors, tensors_of
 
-__all__ = ["concatenate", "shape_of", "split"]
-
 
 def shape_of(items: Sequence[Item]) -> tuple[int, Hashable]:
     """Return the rows of one request, and what it must share with others to be concatenated with them."""

@@ -6,8 +6,6 @@ from urllib.parse import urlsplit
 
 from .settings import TRACES_PATH, Tracing
 
-__all__ = ["ENDPOINT_VARIABLE", "chosen_tracing"]
-
 ENDPOINT_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 URL_OPTION, RATIO_OPTION = "--trace", "--trace-ratio"
 

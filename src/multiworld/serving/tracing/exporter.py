@@ -15,8 +15,6 @@ from .settings import Tracing
 from .spans import Journey, Span, spans_of
 from .traceparent import Parent, is_traced, parse_traceparent
 
-__all__ = ["OpenTelemetryTracer", "check_installed"]
-
 logger = logging.getLogger(__name__)
 
 NS = 1e9

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from ...errors import MessageError
 from ...wire.messages import Json, from_json
 
-__all__ = ["Executed", "Hop", "Hops", "Sent", "merged"]
-
 MAX_HOPS = 256
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["Tracing"]
-
 TRACES_PATH = "/v1/traces"
 
 

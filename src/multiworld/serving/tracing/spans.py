@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from .hops import Executed, Hop, Sent
 
-__all__ = ["Event", "Journey", "Span", "spans_of"]
-
 Attribute = str | int | float | bool
 LOST = "the replica was lost before it was done"
 NO_RESULT = "no result came from it"

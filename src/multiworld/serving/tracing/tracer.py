@@ -6,8 +6,6 @@ from typing import Any, Protocol
 
 from .spans import Journey
 
-__all__ = ["Tracer"]
-
 
 class Tracer(Protocol):
     """Used on the ingress's event loop; never blocks it."""

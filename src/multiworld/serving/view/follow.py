@@ -13,8 +13,6 @@ from ..page.recorder import SOURCE_S, Recorder
 from ..page.source import ControllerSource
 from .view import View, choose_view
 
-__all__ = ["follow", "watch"]
-
 WAIT_S = 1.0
 
 

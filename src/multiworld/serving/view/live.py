@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["LiveView"]
-
 STYLES = {"bad": "bold red", "warn": "yellow", "good": "green", "calm": "blue", "": "dim"}
 LEFT_OUT = ("world",)
 OTHER_LINES = 14  # of the block, beside those for replicas

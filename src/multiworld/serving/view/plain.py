@@ -11,8 +11,6 @@ from ..page.snapshot import Shown
 from ..page.stories import Story
 from .words import MARKS, clock, condition, summary
 
-__all__ = ["PlainView"]
-
 EVERY_S = 10.0
 LEFT_OUT = ("world",)
 

@@ -14,8 +14,6 @@ from ..page.stories import Story
 from .live import LiveView
 from .plain import PlainView
 
-__all__ = ["View", "choose_view"]
-
 
 class View(Protocol):
     """Told what a ``Recorder`` knows, several times a second; ``close`` comes last."""

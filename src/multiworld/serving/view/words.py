@@ -7,18 +7,6 @@ from datetime import datetime
 
 from ..page.snapshot import Shown
 
-__all__ = [
-    "MARKS",
-    "clock",
-    "condition",
-    "megabytes",
-    "rate",
-    "seconds",
-    "share",
-    "sparkline",
-    "summary",
-]
-
 BARS = "▁▂▃▄▅▆▇█"
 MARKS = {"bad": "▲", "warn": "◆", "good": "●", "calm": "■"}
 """By tone; they differ by shape, for who sees no colors and for logs."""

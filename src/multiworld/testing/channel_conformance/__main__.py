@@ -15,8 +15,6 @@ from .checks import CHECKS
 from .examiner import Examiner
 from .subject import Effort, Subject
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0 if all checks that could be carried out hold, 1 if one does not, 2 for wrong arguments."""

@@ -13,8 +13,6 @@ from torch import Tensor
 from ...channel.collectives import check_reduce_op, reduce_op_name
 from ..samples import COMPLEX, FLOATS, OPS, PERIOD, REDUCIBLE, difference, premultiplied_sum, reduced, repeated
 
-__all__ = ["FACTOR", "Reduction", "reductions"]
-
 FACTOR = 0.375
 
 

@@ -11,19 +11,6 @@ if TYPE_CHECKING:
     from .stage import Stage
     from .subject import Effort
 
-__all__ = [
-    "ANY_SIZE",
-    "PAIR",
-    "SEVERAL",
-    "THREE",
-    "Check",
-    "ConformanceError",
-    "Part",
-    "Script",
-    "by_examiner",
-    "by_members",
-]
-
 Part = Callable[["Stage"], Awaitable[Any]]
 Script = Callable[["Examiner"], None]
 PAIR, THREE, SEVERAL, ANY_SIZE = (2,), (3,), (2, 3), (1, 2, 3, 4, 5, 6, 7, 8)

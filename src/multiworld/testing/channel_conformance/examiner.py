@@ -18,8 +18,6 @@ from .checks import CHECKS
 from .stage import Role
 from .subject import Effort, Subject
 
-__all__ = ["Examiner"]
-
 PROGRAM = "multiworld.testing.channel_conformance.member:run"
 OVERDUE_S = 5.0  # by which a member that has run out of time has said so, unless its event loop is blocked
 AFTERMATH_S = 2.0  # in which the others see what one member's failure does to them

@@ -17,8 +17,6 @@ from .catalogue import ConformanceError
 from .checks import CHECKS
 from .stage import Role, Stage
 
-__all__ = ["run"]
-
 STUCK_S = 3.0  # a member whose event loop is blocked shows where, after its time
 
 

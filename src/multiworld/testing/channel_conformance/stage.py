@@ -21,8 +21,6 @@ from ..samples import MOVABLE, any_tensor, difference
 from .catalogue import ConformanceError
 from .watched import PendingCalls, WatchedWorld
 
-__all__ = ["Role", "Stage"]
-
 JOIN_S = 15.0
 
 

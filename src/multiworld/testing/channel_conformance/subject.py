@@ -12,8 +12,6 @@ from ...channel.registry import available, find_channel
 from ..crew import Launch, launch_workers
 from ..mpi_launcher import MpiLauncher, why_no_jobs
 
-__all__ = ["Effort", "Subject"]
-
 
 @dataclass(frozen=True)
 class Subject:

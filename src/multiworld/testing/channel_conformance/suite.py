@@ -10,8 +10,6 @@ from .checks import CHECKS
 from .examiner import Examiner
 from .subject import Effort, Subject
 
-__all__ = ["ChannelConformance"]
-
 
 class ChannelConformance:
     """Subclass it with a name that begins with ``Test``, and say what is to be examined.

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from ...world.world import World
 
-__all__ = ["PendingCalls", "WatchedWorld"]
-
 
 class PendingCalls:
     """The calls that have begun and not ended, oldest first."""

@@ -19,8 +19,6 @@ from ..options import GatewayOptions
 from ..served import Metric, Served, can_stream, signature_of
 from .openapi import describe
 
-__all__ = ["VERSIONS", "About", "Gather"]
-
 Gather = Callable[[list[Family]], Awaitable[list[Family]]]
 """Returns what ``/metrics`` shows, given a gateway's own: those of others beside it, say."""
 

@@ -21,8 +21,6 @@ from ..options import GatewayOptions
 from ..served import Payload, Report, Served, can_report, can_stream, signature_of
 from .sse import close, first_event, remaining_events
 
-__all__ = ["Inference"]
-
 BINARY = "application/octet-stream"
 WEIGHTS = "weights"
 """Which version of each stage's weights an answer is of."""

@@ -15,8 +15,6 @@ from ....wire.messages import Json
 from ..formats.dtypes import DTYPES, KSERVE
 from ..options import GatewayOptions
 
-__all__ = ["describe"]
-
 COMPONENTS, SCHEMAS = "#/components/", "#/components/schemas/"
 MODEL, KSERVE_PATHS = "/v2/models/{name}", "/v2"
 VERSION = {"name": "version", "in": "path", "required": True, "schema": {"type": "string"}, "example": "1"}

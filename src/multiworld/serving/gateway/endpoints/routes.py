@@ -10,8 +10,6 @@ from ..http.exchange import Answer, Exchange
 from .about import VERSIONS, About
 from .inference import Inference
 
-__all__ = ["Route", "Routes"]
-
 Handler = Callable[[Exchange], Awaitable[Answer]]
 SHARED = "send tensors in the body"
 EXTENSIONS = {

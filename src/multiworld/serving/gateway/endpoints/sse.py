@@ -10,8 +10,6 @@ from ..formats.json_format import as_object
 from ..formats.json_writing import TensorWriter, dumps
 from ..served import Payload
 
-__all__ = ["close", "error_event", "first_event", "remaining_events"]
-
 Writers = Callable[[], TensorWriter]
 """Gives each event a writer of its own."""
 

@@ -6,8 +6,6 @@ import torch
 
 from ..error_body import HttpError
 
-__all__ = ["DTYPES", "dtype_name", "dtype_of", "kserve_dtype", "kserve_name"]
-
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name)
     for name in (

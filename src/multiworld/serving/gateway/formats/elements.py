@@ -15,18 +15,6 @@ from ..served import Payload
 from .dtypes import dtype_name
 from .json_reading import MAX_DIMS, Numbers, as_array, check_rows, is_rounded
 
-__all__ = [
-    "Buffer",
-    "as_bytes",
-    "check_count",
-    "check_finite",
-    "checked_shape",
-    "from_bytes",
-    "from_json",
-    "num_bytes_of",
-    "on_host",
-]
-
 Buffer = bytes | bytearray | memoryview
 COPIED_BYTES = 1 << 16  # up to here a copy costs less than keeping the tensor
 MAX_DIM = 1 << 40

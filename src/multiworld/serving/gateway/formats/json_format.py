@@ -16,8 +16,6 @@ from .elements import Buffer, check_count, from_json
 from .json_reading import load, num_bytes_read
 from .json_writing import TensorWriter
 
-__all__ = ["as_object", "decode", "encode", "load_object"]
-
 KEYS = {"inputs", "dtype", "shape", "parameters"}
 TENSOR_KEYS = {"data", "dtype", "shape"}
 

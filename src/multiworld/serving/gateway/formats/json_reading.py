@@ -21,8 +21,6 @@ import orjson
 from ..error_body import HttpError
 from ..http.budget import Budget
 
-__all__ = ["MAX_DIMS", "WORDS", "Numbers", "as_array", "check_rows", "is_rounded", "load", "num_bytes_read", "parsed"]
-
 SMALL_BYTES = 1 << 12
 """What is parsed at once. Its worst lists take a millisecond or two."""
 SLICE_BYTES = 1 << 13

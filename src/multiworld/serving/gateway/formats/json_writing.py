@@ -17,8 +17,6 @@ from ..http.budget import Budget
 from .dtypes import dtype_name
 from .elements import Buffer, on_host
 
-__all__ = ["TensorWriter", "dumps"]
-
 SLICE_SIZE = 1 << 12
 """How many numbers and lists are written between two turns of the loop."""
 

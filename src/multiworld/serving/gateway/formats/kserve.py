@@ -18,8 +18,6 @@ from .json_format import load_object
 from .json_reading import num_bytes_read
 from .json_writing import TensorWriter
 
-__all__ = ["HEADER_LENGTH", "Question", "answer_question", "model_metadata", "parse_question"]
-
 HEADER_LENGTH = "inference-header-content-length"
 NOTHING = (None, False, 0, "")
 """Values of parameters that ask for nothing: clients send them, too."""

@@ -20,8 +20,6 @@ from ..served import Payload
 from .elements import Buffer, as_bytes, checked_shape, on_host
 from .raw_format import single
 
-__all__ = ["decode", "encode"]
-
 MAGIC = b"\x93NUMPY"
 LENGTH_BYTES = {b"\x01\x00": 2, b"\x02\x00": 4}
 """By version: of the header's length, after it."""

@@ -14,8 +14,6 @@ from ..served import Payload
 from .dtypes import dtype_name, dtype_of
 from .elements import Buffer, as_bytes, checked_shape, from_bytes
 
-__all__ = ["decode", "encode", "single"]
-
 # No two blanks that may be left out are neighbours: in all the ways to share n of them out it would be searched.
 SHAPE = re.compile(r"[\[(]?\s*(?:(\d{1,13}(?:\s*,\s*\d{1,13})*)\s*(?:,\s*)?)?[\])]?")
 MAX_SHAPE_LENGTH = 1024

@@ -14,8 +14,6 @@ from . import json_format, npy_format, raw_format, safetensors_format
 from .elements import Buffer, num_bytes_of
 from .json_writing import TensorWriter
 
-__all__ = ["FORMATS", "Encoded", "Format", "accepted_format", "decode", "encode", "reading", "sent_format"]
-
 Encoded = tuple[list[Buffer], dict[str, str]]
 """The pieces of a body, and what the head says about them besides the content type."""
 

@@ -16,8 +16,6 @@ from .dtypes import DTYPES, dtype_name
 from .elements import Buffer, as_bytes, check_count, checked_shape, from_bytes
 from .json_reading import parsed
 
-__all__ = ["decode", "encode"]
-
 KIND = "payload"
 """The key of the file's metadata that says what the tensors are together: ``tensor``, ``list`` or ``dict``."""
 INPUT, OUTPUT = "input", "output"

@@ -12,8 +12,6 @@ from ....wire.descriptors import is_out_of_descriptors
 from ....wire.seldom import Seldom
 from .room import Room
 
-__all__ = ["Acceptor"]
-
 logger = logging.getLogger(__name__)
 
 AT_ONCE = 64  # fewer than the descriptors in reserve: a connection is looked at only when its protocol is made

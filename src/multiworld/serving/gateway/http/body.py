@@ -12,8 +12,6 @@ from .budget import Budget
 from .inflating import Inflater, coding_of
 from .interruption import ClientGoneError, Interruption
 
-__all__ = ["BodyReader"]
-
 MAX_DIGITS = 20
 """Of a length: already these are larger than any body that is served."""
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     P = ParamSpec("P")
 
-__all__ = ["Budget", "HeldBytes", "Turns"]
-
 R = TypeVar("R")
 APART_BYTES = 1 << 20  # a copy of these takes about as long as handing them to a thread and back
 SMALL_AT_ONCE = 32  # each takes some ten microseconds

@@ -12,8 +12,6 @@ from .exchange import Answer, Exchange
 from .inflating import CODINGS
 from .request_head import qualities
 
-__all__ = ["compressed"]
-
 PIECE_BYTES = 1 << 15  # compressed in half a millisecond or so
 MIN_BYTES = 1 << 10  # what is smaller costs more than it saves
 WORTH = 0.8  # the share that may be left of a sample; floats in binary, say, hardly shrink

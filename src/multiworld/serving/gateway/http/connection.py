@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
     from uvicorn.server import ServerState
 
-__all__ = ["HttpConnection"]
-
 MAX_HEAD_BYTES = 1 << 16  # so many of trailers, too
 MAX_WAITING = 8  # requests behind the one that is answered; while there are more, or their bodies are larger,
 MAX_WAITING_BYTES = 1 << 16  # no more is read, and nobody sees whether the client is still there

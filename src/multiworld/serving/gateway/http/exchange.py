@@ -18,8 +18,6 @@ from .body import BodyReader
 from .budget import Budget, HeldBytes, Turns
 from .interruption import ClientGoneError, Interruption
 
-__all__ = ["JSON", "LOSABLE", "Answer", "Exchange", "Losable", "headers_of", "with_shared"]
-
 JSON = "application/json"
 LOSABLE = "multiworld.connection"
 """Where a server that can leaves a Losable in the state of its scopes. Others are asked by a task."""

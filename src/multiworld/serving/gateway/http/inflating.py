@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 
 from ..error_body import HttpError
 
-__all__ = ["CODINGS", "Inflater", "coding_of"]
-
 CODINGS = {"gzip": 31, "deflate": 15}
 """The content codings by name, and how zlib is told of them (its ``wbits``)."""
 OTHERS = {"x-gzip": "gzip"}

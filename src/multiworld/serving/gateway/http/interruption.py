@@ -6,8 +6,6 @@ import asyncio
 
 from ..error_body import HttpError
 
-__all__ = ["ClientGoneError", "Interruption"]
-
 
 class ClientGoneError(Exception):
     """Nobody waits for the answer any more."""

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from ..error_body import HttpError
 from .inflating import coding_of
 
-__all__ = ["RequestHead", "qualities", "read_head"]
-
 PLAIN = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,254}[\x21-\x7e])?")
 TIMEOUT_HEADERS = ("x-timeout-s", "request-timeout")
 MAX_TIMEOUT_S = 7 * 24 * 3600.0

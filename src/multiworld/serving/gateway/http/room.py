@@ -7,8 +7,6 @@ import time
 from collections.abc import Collection
 from typing import Any, Protocol
 
-__all__ = ["GRACE_S", "Room", "Wait"]
-
 GRACE_S = 1.0
 """For this long every connection may wait undisturbed: else many clients that come at once drive each other out."""
 LOOKED_FOR = 16  # looking at a thousand connections takes as long as accepting some ten

@@ -18,8 +18,6 @@ from ...tasks import together
 from ..catalogue import PAIR, SEVERAL, by_members
 from ..stage import Stage
 
-__all__ = ["Lonely", "lonely_operations"]
-
 DEADLINE_S = 0.2
 STUCK_S = 1.2  # for what can be stopped only by breaking the world, that takes a moment too
 LARGE = 3_000_000  # float32: no socket takes it all

@@ -16,8 +16,6 @@ from ...tasks import together
 from ..catalogue import PAIR, by_members
 from ..stage import Stage
 
-__all__ = ["SHAPES", "SIZES_BYTES"]
-
 SHAPES: Sequence[tuple[int, ...]] = ((), (0,), (1,), (3, 0, 2), (7,), (2, 3, 5), (1025,))
 SIZES_BYTES = [kilobytes * 1024 for kilobytes in (2, 16, 64, 128, 512, 1024, 8192)]
 """Where implementations switch from one way to another; sizes just above and below are tried too."""
