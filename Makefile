@@ -11,15 +11,14 @@ VENV := .venv$(if $(TORCH),-torch-$(TORCH))
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE := src/multiworld/native
-COMPILED := $(wildcard $(addprefix src/multiworld/,channel/*.py serving/*.py serving/*/*.py wire/*.py world/*.py)) # types come from all of them
+COMPILED := $(shell find $(addprefix src/multiworld/,channel serving wire world) -name '*.py') # types come from all of them
 # Only some tests use what was compiled. The others, as those of model/ and of decisions that import nothing compiled, would
 # do the same again.
-SAME_AGAIN := unit/test_demo_record unit/test_import_cycles unit/test_untyped_mappings unit/test_liveness unit/test_state unit/test_store_state \
-	unit/elastic/leadership/test_mailroom unit/serving/control/test_fleet \
-	$(addprefix property/test_,$(addsuffix _property,liveness serving_cache serving_fleet serving_page serving_scaling state store_state))
-COMPILED_TESTS = $(filter-out tests/unit/model/% tests/property/model/% $(SAME_AGAIN:%=tests/%.py), $(shell \
-	grep -lE 'multiworld\.(channel|serving|store|wire|world)|import multiworld|forerunner' \
-	tests/unit/test_*.py tests/unit/*/test_*.py tests/unit/*/*/test_*.py tests/property/test_*.py))
+SAME_AGAIN := test_demo_record test_import_cycles test_untyped_mappings test_liveness test_state test_store_state test_mailroom test_fleet \
+	$(addprefix test_,$(addsuffix _property,liveness serving_cache serving_fleet serving_page serving_scaling state store_state))
+COMPILED_TESTS = $(shell \
+	grep -rlE --include='test_*.py' 'multiworld\.(channel|serving|store|wire|world)|import multiworld|forerunner' tests/unit tests/property | \
+	grep -vF -e /model/ $(SAME_AGAIN:%=-e /%.py) | sort)
 # Whoever loads a module gets what was written, not what was compiled.
 SOURCES := MULTIWORLD_NATIVE=core
 NONE_CHOSEN = $(if $(PYTEST_ARGS),|| [ $$? = 5 ]) # of what the arguments choose, one of two runs may have nothing
