@@ -16,8 +16,8 @@ from hypothesis import settings
 from multiworld import native
 from multiworld.channel import registry
 from multiworld.testing import check_returned, hosts_available, measure, scaled
-from multiworld.wire import watch
-from multiworld.wire.listener import Pending
+from multiworld.wire.connection import watch
+from multiworld.wire.endpoints.listener import Pending
 from tests.stages import names_mark
 
 T = TypeVar("T")

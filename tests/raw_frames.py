@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from multiworld.wire.frames import HEADER, HEADER_BYTES
+from multiworld.wire.connection.frames import HEADER, HEADER_BYTES
 
 __all__ = ["hear"]
 

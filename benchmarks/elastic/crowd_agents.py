@@ -19,7 +19,7 @@ from multiworld.elastic.leadership.leadership import Leadership
 from multiworld.elastic.leadership.links import AgentLinks
 from multiworld.elastic.rendezvous.embedded import EmbeddedRendezvous
 from multiworld.elastic.rendezvous.endpoint import Endpoint
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.thread import ProgressThread
 from multiworld.world.liveness import LivenessPolicy
 
 from .entry_agent import ROLE, EntryAgent

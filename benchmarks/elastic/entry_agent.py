@@ -26,7 +26,7 @@ from multiworld.elastic.job.actions import (
 )
 from multiworld.elastic.job.assignment import Assignment, Membership
 from multiworld.elastic.job.failure import FailureCause, WorkerFailure
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.thread import ProgressThread
 
 __all__ = ["ROLE", "Entry", "EntryAgent"]
 

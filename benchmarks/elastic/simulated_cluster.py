@@ -35,8 +35,8 @@ from multiworld.elastic.leadership.messages import (
     RosterChanged,
     RosterTold,
 )
-from multiworld.wire.frames import HEADER_BYTES
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.connection.frames import HEADER_BYTES
+from multiworld.wire.progress.thread import ProgressThread
 
 from .entry_agent import ROLE, EntryAgent
 

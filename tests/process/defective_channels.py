@@ -16,7 +16,7 @@ from multiworld.channel.base import ChannelContext, ChannelStatistics, Payload
 from multiworld.channel.streamed import Collective
 from multiworld.channel.tcp import TcpChannel
 from multiworld.errors import OperationTimeoutError, WorldBrokenError
-from multiworld.wire.operation import Operation
+from multiworld.wire.progress.operation import Operation
 
 __all__ = [
     "BlocksInAbort",

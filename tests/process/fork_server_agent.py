@@ -16,7 +16,7 @@ from multiworld.process.child import WorkerProcess
 from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
 from multiworld.process.spawn.fork_server import ForkServer, Launch
 from multiworld.testing import scaled
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.thread import ProgressThread
 
 WAIT_S = 20.0
 

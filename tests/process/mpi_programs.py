@@ -19,7 +19,7 @@ import torch
 import multiworld as mw
 from multiworld.channel import mpi
 from multiworld.testing import wait_until
-from multiworld.wire.operation import Operation
+from multiworld.wire.progress.operation import Operation
 
 NUMEL = 700_000  # 2.8 MB: three chunks
 RANK, SIZE = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0")), int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))

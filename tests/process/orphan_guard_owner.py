@@ -12,7 +12,7 @@ import time
 
 from multiworld.process.orphan_guard import OrphanGuard
 from multiworld.process.spawn.forking import WAITED_FOR
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.thread import ProgressThread
 
 NUM_CHILDREN = 2
 

@@ -9,7 +9,7 @@ from multiworld.process.spawn.fork_server import ForkServer
 from multiworld.serving.hosts.members import Members
 from multiworld.serving.hosts.order import Order
 from multiworld.serving.hosts.output import Outputs
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.thread import ProgressThread
 
 
 def idle(arguments: dict[str, object]) -> None:

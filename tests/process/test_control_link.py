@@ -18,10 +18,10 @@ from multiworld.process.link import Call, ControlLink, LinkLostError, on_event_l
 from multiworld.process.link.blocking import BlockingLinks, wait_for
 from multiworld.process.link.envelope import pack_asked
 from multiworld.testing import scaled
-from multiworld.wire.frames import Kind, pack_frame
-from multiworld.wire.listener import Listener, Pending
+from multiworld.wire.connection.frames import Kind, pack_frame
+from multiworld.wire.endpoints.listener import Listener, Pending
 from multiworld.wire.messages import MessageSet, message
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.thread import ProgressThread
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

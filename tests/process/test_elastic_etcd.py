@@ -28,9 +28,9 @@ from multiworld.elastic.rendezvous.etcd_gateway import (
     EtcdRefusedError,
 )
 from multiworld.testing import scaled, wait_until
-from multiworld.wire.operation import drive
-from multiworld.wire.progress import ProgressThread
-from multiworld.wire.waiting import wait_blocking
+from multiworld.wire.progress.operation import drive
+from multiworld.wire.progress.thread import ProgressThread
+from multiworld.wire.progress.waiting import wait_blocking
 from tests import warm_programs
 
 CONTROL = shutil.which("etcdctl")

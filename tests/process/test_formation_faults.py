@@ -14,8 +14,8 @@ import pytest
 import multiworld as mw
 from multiworld.store.base import Store
 from multiworld.testing import scaled
-from multiworld.wire.operation import drive
-from multiworld.wire.waiting import wait_async
+from multiworld.wire.progress.operation import drive
+from multiworld.wire.progress.waiting import wait_async
 from multiworld.world.peers import PeerInfo
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from multiworld.testing import scaled
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.thread import ProgressThread
 from multiworld.world.kept_process import KeptProcess
 
 WAIT_S = 20.0

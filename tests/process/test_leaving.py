@@ -14,9 +14,9 @@ import torch
 import multiworld as mw
 from multiworld.channel.stream import MessageStream
 from multiworld.testing import Deadline, scaled
-from multiworld.wire.connection import Connection
-from multiworld.wire.operation import Operation, pass_on
-from multiworld.wire.sink import ConnectionSink
+from multiworld.wire.connection.connection import Connection
+from multiworld.wire.connection.sink import ConnectionSink
+from multiworld.wire.progress.operation import Operation, pass_on
 from multiworld.world.liveness import Cause, Lost
 from multiworld.world.switchboard import Switchboard
 

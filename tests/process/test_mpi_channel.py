@@ -19,7 +19,7 @@ from multiworld.channel.mpi_chunks import CHUNK_BYTES
 from multiworld.channel.mpi_job import JobError
 from multiworld.channel.mpi_pump import MpiPump
 from multiworld.testing import scaled, wait_until
-from multiworld.wire.operation import Operation
+from multiworld.wire.progress.operation import Operation
 from tests.bounds import CANCEL_S
 from tests.unit.fake_mpi import FakeNetwork
 

@@ -32,7 +32,7 @@ from multiworld.observe import server as server_module
 from multiworld.observe import snapshots as snapshots_module
 from multiworld.observe.server import PageServer
 from multiworld.observe.snapshots import Snapshots
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.thread import ProgressThread
 from tests.unit.elastic.control.test_questions import job_status, three
 from tests.unit.elastic.job.test_job import Hosts, agent, failure, hosts
 

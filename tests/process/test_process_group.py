@@ -29,9 +29,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 import multiworld as mw
 from multiworld.testing import scaled, wait_until
-from multiworld.wire.operation import Operation as Finished
-from multiworld.wire.operation import settler
-from multiworld.wire.waiting import wait_blocking
+from multiworld.wire.progress.operation import Operation as Finished
+from multiworld.wire.progress.operation import settler
+from multiworld.wire.progress.waiting import wait_blocking
 from multiworld.world.group_mesh import WorldMesh
 from multiworld.world.process_group import WorldProcessGroup
 from tests.process.process_group_programs import BACKENDS

@@ -53,7 +53,7 @@ from multiworld.serving.hosts.start import HostHandle, start_host
 from multiworld.serving.member.exit_status import IN_VAIN, Ending
 from multiworld.serving.replica.black_box import carried
 from multiworld.testing import Relay, scaled
-from multiworld.wire.frames import Kind, pack_frame
+from multiworld.wire.connection.frames import Kind, pack_frame
 
 pytestmark = pytest.mark.cold
 

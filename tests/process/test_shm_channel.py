@@ -20,7 +20,7 @@ import multiworld as mw
 from multiworld.channel.flags import PAGE_BYTES
 from multiworld.channel.host_memory import RING_BYTES
 from multiworld.testing import Crew, WorkerGroup, scaled, wait_until
-from multiworld.wire.frames import Kind, pack_header
+from multiworld.wire.connection.frames import Kind, pack_header
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

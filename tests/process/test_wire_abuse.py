@@ -21,10 +21,10 @@ import torch
 import multiworld as mw
 from multiworld.store.state import Request, pack_strings
 from multiworld.testing import measure, scaled, wait_until
-from multiworld.wire.admission import MAX_UNPROVEN
-from multiworld.wire.frames import HEADER_BYTES, Kind, pack_frame, pack_header
-from multiworld.wire.handshake import NONCE_BYTES, PROTOCOL_VERSION, DialerHello, prove
-from multiworld.wire.listener import Pending
+from multiworld.wire.connection.frames import HEADER_BYTES, Kind, pack_frame, pack_header
+from multiworld.wire.endpoints.admission import MAX_UNPROVEN
+from multiworld.wire.endpoints.handshake import NONCE_BYTES, PROTOCOL_VERSION, DialerHello, prove
+from multiworld.wire.endpoints.listener import Pending
 from multiworld.wire.messages import encode
 from multiworld.world.peers import PeerInfo
 from tests.raw_frames import hear
@@ -184,8 +184,8 @@ async def test_words_that_are_not_ours_are_answered_by_closing(words: bytes, cap
 
         before = num_sockets()
         await asyncio.to_thread(attack)
-        assert len([record for record in caplog.records if record.name == "multiworld.wire.connection"]) or (
-            "multiworld.wire.listener" in {record.name for record in caplog.records}
+        assert len([record for record in caplog.records if record.name == "multiworld.wire.connection.connection"]) or (
+            "multiworld.wire.endpoints.listener" in {record.name for record in caplog.records}
         ), "the reason is logged"
         assert "Traceback" not in caplog.text
         await target.still_works()

@@ -15,7 +15,7 @@ from multiworld.elastic.job.roster import Roster, RosterEntry
 from multiworld.elastic.leadership.mailroom import Mailroom, RosterCopy
 from multiworld.elastic.leadership.messages import AgentMessage, RosterChanged, RosterTold
 from multiworld.elastic.leadership.outbox import SLICE_S, Outbox
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.thread import ProgressThread
 
 AGENTS = "abcdefgh"
 STEPS = ("tell", "come", "come, and be told soon", "lose track", "turn")

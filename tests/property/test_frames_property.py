@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given, settings
 
 from multiworld.errors import ProtocolError
-from multiworld.wire.frames import DIRECT_BYTES, HEADER_BYTES, MAGIC, FrameParser, Header, Kind, pack_frame, pack_header
+from multiworld.wire.connection.frames import (
+    DIRECT_BYTES,
+    HEADER_BYTES,
+    MAGIC,
+    FrameParser,
+    Header,
+    Kind,
+    pack_frame,
+    pack_header,
+)
 
 MAX_META_BYTES, MAX_PAYLOAD_BYTES = 1000, 4 * DIRECT_BYTES
 Frame = tuple[Header, bytes, bytes | None]

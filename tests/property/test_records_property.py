@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 
 from multiworld.errors import RecordError
-from multiworld.wire.records import ACCEPTOR, DIALER, MAX_BODY_BYTES, OVERHEAD_BYTES, RecordReader, RecordWriter
+from multiworld.wire.connection.records import (
+    ACCEPTOR,
+    DIALER,
+    MAX_BODY_BYTES,
+    OVERHEAD_BYTES,
+    RecordReader,
+    RecordWriter,
+)
 
 KEY = b"k" * 32
 BODIES = st.lists(st.binary(min_size=1, max_size=60), min_size=1, max_size=8)

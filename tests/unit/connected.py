@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from multiworld.testing import scaled, wait_until
-from multiworld.wire.connection import Connection
-from multiworld.wire.frames import Header, Kind, pack_header
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.connection.connection import Connection
+from multiworld.wire.connection.frames import Header, Kind, pack_header
+from multiworld.wire.progress.thread import ProgressThread
 
 __all__ = ["Pair", "Sink", "clog", "connected_pair", "message"]
 

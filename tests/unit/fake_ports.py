@@ -17,7 +17,7 @@ from torch import Tensor
 
 from multiworld.channel.collectives import SharedWork
 from multiworld.channel.collectives.doubling import dissemination_barrier
-from multiworld.wire.operation import Operation, drive
+from multiworld.wire.progress.operation import Operation, drive
 
 Steps = Coroutine[Operation[Any], None, None]
 GARBAGE = 0x5A

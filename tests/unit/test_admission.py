@@ -8,7 +8,7 @@ import resource
 
 import pytest
 
-from multiworld.wire.admission import MAX_IN_RESERVE, MAX_UNPROVEN, PAUSE_S, Admission
+from multiworld.wire.endpoints.admission import MAX_IN_RESERVE, MAX_UNPROVEN, PAUSE_S, Admission
 
 LOW = 10
 

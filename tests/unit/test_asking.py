@@ -9,8 +9,8 @@ import pytest
 from multiworld.channel import asking
 from multiworld.channel.asking import OpenCollectives
 from multiworld.testing import wait_until
-from multiworld.wire.operation import Operation
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.operation import Operation
+from multiworld.wire.progress.thread import ProgressThread
 
 
 class Recorder:

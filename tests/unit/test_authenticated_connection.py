@@ -12,15 +12,15 @@ from functools import partial
 import pytest
 
 from multiworld.testing import Relay, scaled, wait_until
-from multiworld.wire.connection import Connection
-from multiworld.wire.dialer import dial
-from multiworld.wire.frames import Kind, pack_frame
-from multiworld.wire.handshake import NONCE_BYTES, DialerHello, derive_key, prove
-from multiworld.wire.listener import Listener, Pending
+from multiworld.wire.connection.connection import Connection
+from multiworld.wire.connection.frames import Kind, pack_frame
+from multiworld.wire.connection.records import ACCEPTOR, RecordWriter
+from multiworld.wire.endpoints.dialer import dial
+from multiworld.wire.endpoints.handshake import NONCE_BYTES, DialerHello, derive_key, prove
+from multiworld.wire.endpoints.listener import Listener, Pending
 from multiworld.wire.messages import decode
-from multiworld.wire.progress import ProgressThread
-from multiworld.wire.records import ACCEPTOR, RecordWriter
-from multiworld.wire.waiting import wait_blocking
+from multiworld.wire.progress.thread import ProgressThread
+from multiworld.wire.progress.waiting import wait_blocking
 from tests.raw_frames import hear
 
 from .connected import Sink, message

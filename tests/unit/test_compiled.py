@@ -16,7 +16,7 @@ import pytest
 from multiworld import native
 from multiworld.native import compiled
 
-SAY = "import multiworld.native as n, multiworld.wire.frames as f, multiworld.serving.flow.edge as e"
+SAY = "import multiworld.native as n, multiworld.wire.connection.frames as f, multiworld.serving.flow.edge as e"
 SAY += "\nprint(n.not_compiled)"
 SAY += "\nfor m in f, e: print(m.__file__.rsplit('.', 1)[1])"
 
@@ -60,7 +60,7 @@ def test_nothing_is_awaited_while_an_exception_is_handled(module: str) -> None:
 def test_of_other_sources_the_library_has_another_name(copied: Path) -> None:
     before = compiled.group_name()
     assert compiled.group_name() == before
-    with (copied / "wire" / "frames.py").open("a") as file:
+    with (copied / "wire" / "connection" / "frames.py").open("a") as file:
         file.write("\n")
     assert compiled.group_name() != before
 
@@ -79,15 +79,15 @@ def test_what_lies_beside_them_counts(copied: Path) -> None:
 
 
 def test_what_was_compiled_of_other_sources_is_not_used(copied: Path) -> None:
-    with (copied / "wire" / "frames.py").open("a") as file:
+    with (copied / "wire" / "connection" / "frames.py").open("a") as file:
         file.write("\n")
     assert "install the package again" in compiled.why_not()
 
 
 def test_without_the_sources_what_was_compiled_is_not_used(copied: Path) -> None:
-    (copied / "wire" / "frames.py").unlink()
+    (copied / "wire" / "connection" / "frames.py").unlink()
     assert "install the package again" in compiled.why_not()
-    assert compiled.SourceFinder().find_spec("multiworld.wire.frames", None) is None, "others may find it"
+    assert compiled.SourceFinder().find_spec("multiworld.wire.connection.frames", None) is None, "others may find it"
 
 
 def test_a_library_that_belongs_to_another_place_is_not_used(copied: Path) -> None:
@@ -106,13 +106,15 @@ def test_all_are_compiled_or_none() -> None:
 
 def test_the_finder_finds_sources_of_those_modules_alone() -> None:
     finder = compiled.SourceFinder()
-    spec = finder.find_spec("multiworld.wire.frames", None)
+    spec = finder.find_spec("multiworld.wire.connection.frames", None)
     assert spec is not None
-    assert spec.origin == str(compiled.source_of("wire.frames"))
-    for name in ("multiworld", "multiworld.wire", "multiworld.wire.watch", "other.wire.frames"):
+    assert spec.origin == str(compiled.source_of("wire.connection.frames"))
+    for name in ("multiworld", "multiworld.wire", "multiworld.wire.connection.watch", "other.wire.frames"):
         assert finder.find_spec(name, None) is None
 
 
 def test_a_module_is_what_is_said_of_all() -> None:
-    assert str(importlib.import_module("multiworld.wire.frames").__file__).endswith(".py") == bool(native.not_compiled)
-    assert str(importlib.import_module("multiworld.wire.watch").__file__).endswith(".py")
+    assert str(importlib.import_module("multiworld.wire.connection.frames").__file__).endswith(".py") == bool(
+        native.not_compiled
+    )
+    assert str(importlib.import_module("multiworld.wire.connection.watch").__file__).endswith(".py")

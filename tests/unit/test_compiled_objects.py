@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import torch
 
-from multiworld.wire.operation import Operation, settler
-from multiworld.wire.waiting import outcome, start_and_wait, wait_async, wait_to_the_end
+from multiworld.wire.progress.operation import Operation, settler
+from multiworld.wire.progress.waiting import outcome, start_and_wait, wait_async, wait_to_the_end
 
 
 class Ending:

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 from multiworld.testing import scaled, wait_until
-from multiworld.wire.connection import Connection
-from multiworld.wire.frames import Header
-from multiworld.wire.interest import READ_EVENTS, Interest
-from multiworld.wire.operation import Operation, settler
-from multiworld.wire.progress import ProgressThread
-from multiworld.wire.waiting import wait_blocking
-from multiworld.wire.write_queue import WriteQueue
+from multiworld.wire.connection.connection import Connection
+from multiworld.wire.connection.frames import Header
+from multiworld.wire.connection.write_queue import WriteQueue
+from multiworld.wire.progress.interest import READ_EVENTS, Interest
+from multiworld.wire.progress.operation import Operation, settler
+from multiworld.wire.progress.thread import ProgressThread
+from multiworld.wire.progress.waiting import wait_blocking
 
 from .connected import Pair, Sink, clog, connected_pair, message
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from multiworld.wire.copying import SMALL_BYTES, copied, copy_into
+from multiworld.wire.memory.copying import SMALL_BYTES, copied, copy_into
 
 
 @pytest.mark.parametrize("size", [0, 1, SMALL_BYTES, SMALL_BYTES + 1, 5 * SMALL_BYTES + 3])

@@ -12,7 +12,7 @@ from typing import Any
 
 from multiworld.channel.base import Payload
 from multiworld.errors import WorldClosedError
-from multiworld.wire.operation import Operation
+from multiworld.wire.progress.operation import Operation
 from multiworld.world.delivery import SELDOM_S, Delivery
 
 

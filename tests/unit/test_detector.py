@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.thread import ProgressThread
 from multiworld.world.detector import Detector
 from multiworld.world.link import Link
 from multiworld.world.liveness import Cause, LivenessPolicy, Lost

@@ -16,10 +16,10 @@ import pytest
 from multiworld.channel import attach_socket
 from multiworld.errors import HandshakeError, TokenError
 from multiworld.testing import scaled, wait_until
-from multiworld.wire.connection import Connection
-from multiworld.wire.dialer import DialError, dial
-from multiworld.wire.frames import Kind, pack_frame
-from multiworld.wire.handshake import (
+from multiworld.wire.connection.connection import Connection
+from multiworld.wire.connection.frames import Kind, pack_frame
+from multiworld.wire.endpoints.dialer import DialError, dial
+from multiworld.wire.endpoints.handshake import (
     NONCE_BYTES,
     PROTOCOL_VERSION,
     DialerHello,
@@ -28,11 +28,11 @@ from multiworld.wire.handshake import (
     derive_key,
     prove,
 )
-from multiworld.wire.listener import Listener, Pending
+from multiworld.wire.endpoints.listener import Listener, Pending
 from multiworld.wire.messages import decode, encode
-from multiworld.wire.operation import Operation
-from multiworld.wire.progress import ProgressThread
-from multiworld.wire.waiting import wait_blocking
+from multiworld.wire.progress.operation import Operation
+from multiworld.wire.progress.thread import ProgressThread
+from multiworld.wire.progress.waiting import wait_blocking
 from tests.raw_frames import hear
 
 from .connected import Sink
@@ -177,7 +177,7 @@ def test_a_wrong_key_and_a_wrong_token_are_refused(acceptor: Acceptor) -> None:
 def test_a_dialer_that_names_itself_and_proves_nothing_is_dropped_in_time(
     acceptor: Acceptor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("multiworld.wire.listener.UNPROVEN_S", 0.1)
+    monkeypatch.setattr("multiworld.wire.endpoints.listener.UNPROVEN_S", 0.1)
     hello = encode(DialerHello(purpose="sink", by=PEER, version=PROTOCOL_VERSION, nonce="00" * NONCE_BYTES))
     with closing(socket.create_connection(("127.0.0.1", acceptor.listener.port), timeout=scaled(5))) as stranger:
         stranger.sendall(pack_frame(Kind.HELLO, hello))
@@ -283,7 +283,7 @@ def test_a_lack_of_descriptors_is_told_from_a_connection_that_is_closed(
     def no_socket(*_: object) -> socket.socket:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr("multiworld.wire.dialer.socket.socket", no_socket)
+    monkeypatch.setattr("multiworld.wire.endpoints.dialer.socket.socket", no_socket)
     with pytest.raises(DialError, match="Too many open files") as raised:
         wait_blocking(dial(loop, "127.0.0.1", 1, DialerHello(), TOKEN, Sink(), timeout_s=scaled(5)))
     assert raised.value.errno == errno.EMFILE

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from multiworld.errors import ProtocolError
-from multiworld.wire.frames import (
+from multiworld.wire.connection.frames import (
     DIRECT_BYTES,
     HEADER_BYTES,
     FrameParser,

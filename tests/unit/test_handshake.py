@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from multiworld.errors import HandshakeError, TokenError
-from multiworld.wire.handshake import (
+from multiworld.wire.endpoints.handshake import (
     PROTOCOL_VERSION,
     DialerHello,
     check_proof,

@@ -19,7 +19,7 @@ from multiworld.channel import lane as lane_module
 from multiworld.channel.lane import LaneEnd, NativeEnd, PythonEnd, open_reader, open_writer
 from multiworld.errors import ProtocolError
 from multiworld.testing import scaled
-from multiworld.wire.waiting import run_in_thread, wait_blocking
+from multiworld.wire.progress.waiting import run_in_thread, wait_blocking
 from tests.unit.lanes import CHUNK, ENDS, NEAR_THE_END, WINDOW, Ends, Lane, Memory, make_small, noise
 
 HALF = WINDOW // 2

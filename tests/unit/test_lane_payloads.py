@@ -11,7 +11,7 @@ from multiworld.channel import lane_payloads
 from multiworld.channel.lane import WINDOW_BYTES, LaneEnd
 from multiworld.channel.lane_payloads import LaneReads, LaneWrites, Payload, Spin
 from multiworld.errors import ProtocolError
-from multiworld.wire.waiting import while_blocked
+from multiworld.wire.progress.waiting import while_blocked
 from tests.unit.lanes import CHUNK, ENDS, TURN, WINDOW, Lane, Memory, make_small, noise
 
 

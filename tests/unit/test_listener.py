@@ -10,16 +10,16 @@ from contextlib import ExitStack
 import pytest
 
 from multiworld.testing import scaled
-from multiworld.wire import dialer
-from multiworld.wire.admission import MAX_UNPROVEN
-from multiworld.wire.dialer import dial
-from multiworld.wire.frames import Kind, pack_frame
-from multiworld.wire.handshake import NONCE_BYTES, PROTOCOL_VERSION, DialerHello
-from multiworld.wire.listener import Listener
+from multiworld.wire.connection.frames import Kind, pack_frame
+from multiworld.wire.endpoints import dialer
+from multiworld.wire.endpoints.admission import MAX_UNPROVEN
+from multiworld.wire.endpoints.dialer import dial
+from multiworld.wire.endpoints.handshake import NONCE_BYTES, PROTOCOL_VERSION, DialerHello
+from multiworld.wire.endpoints.listener import Listener
 from multiworld.wire.messages import encode
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.thread import ProgressThread
+from multiworld.wire.progress.waiting import wait_blocking
 from multiworld.wire.seldom import Seldom
-from multiworld.wire.waiting import wait_blocking
 
 from .connected import Sink
 

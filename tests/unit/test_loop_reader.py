@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from multiworld.testing import scaled
-from multiworld.wire import loop_reader
-from multiworld.wire.loop_reader import LoopReader
-from multiworld.wire.spinning import MAX_MISSES, MIN_STREAK
+from multiworld.wire.progress import loop_reader
+from multiworld.wire.progress.loop_reader import LoopReader
+from multiworld.wire.progress.spinning import MAX_MISSES, MIN_STREAK
 
 
 class Ear:

@@ -11,11 +11,11 @@ from functools import partial
 import pytest
 
 from multiworld.testing import scaled, wait_until
-from multiworld.wire import watch
-from multiworld.wire.frames import Header
-from multiworld.wire.loop_reader import LoopReader
-from multiworld.wire.operation import Operation
-from multiworld.wire.progress import Timer
+from multiworld.wire.connection import watch
+from multiworld.wire.connection.frames import Header
+from multiworld.wire.progress.loop_reader import LoopReader
+from multiworld.wire.progress.operation import Operation
+from multiworld.wire.progress.thread import Timer
 
 from .connected import Pair, clog, connected_pair, message
 

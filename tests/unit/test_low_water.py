@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from multiworld.wire.low_water import LEAST_BYTES, MARK_BYTES, LowWater
+from multiworld.wire.connection.low_water import LEAST_BYTES, MARK_BYTES, LowWater
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any, cast
 from multiworld.channel.base import ChannelContext
 from multiworld.channel.mesh import StreamMesh
 from multiworld.channel.stream import MessageStream
-from multiworld.wire.operation import Operation
+from multiworld.wire.progress.operation import Operation
 
 
 class FakeStream:

@@ -10,8 +10,14 @@ from typing import NoReturn
 import pytest
 
 from multiworld.errors import WorldClosedError
-from multiworld.wire.operation import Operation, StepsCancelled, drive
-from multiworld.wire.waiting import OperationCancelled, start_and_wait, wait_async, wait_blocking, wait_to_the_end
+from multiworld.wire.progress.operation import Operation, StepsCancelled, drive
+from multiworld.wire.progress.waiting import (
+    OperationCancelled,
+    start_and_wait,
+    wait_async,
+    wait_blocking,
+    wait_to_the_end,
+)
 
 
 class Sorry(Exception):

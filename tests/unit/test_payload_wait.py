@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from multiworld.testing import scaled
-from multiworld.wire.payload_wait import LARGE_BYTES, PayloadWait
-from multiworld.wire.spinning import MAX_MISSES, REST
+from multiworld.wire.connection.payload_wait import LARGE_BYTES, PayloadWait
+from multiworld.wire.progress.spinning import MAX_MISSES, REST
 
 MUCH = 4 * LARGE_BYTES
 
@@ -39,7 +39,7 @@ def place() -> Iterator[Place]:
 
 
 def test_what_comes_in_a_moment_is_waited_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("multiworld.wire.payload_wait.SPIN_S", scaled(5))
+    monkeypatch.setattr("multiworld.wire.connection.payload_wait.SPIN_S", scaled(5))
     timer = threading.Timer(0.01, place.peer.send, (b"x",))
     timer.start()
     assert place.wait.more_comes(MUCH)
@@ -47,7 +47,7 @@ def test_what_comes_in_a_moment_is_waited_for(place: Place, monkeypatch: pytest.
 
 
 def test_it_is_not_waited_for_while_others_have_something(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("multiworld.wire.payload_wait.SPIN_S", scaled(5))
+    monkeypatch.setattr("multiworld.wire.connection.payload_wait.SPIN_S", scaled(5))
     os.eventfd_write(place.others, 1)
     began = time.monotonic()
     assert not place.wait.more_comes(MUCH)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from multiworld.wire import processors
-from multiworld.wire.processors import usable_processors
+from multiworld.wire.progress import processors
+from multiworld.wire.progress.processors import usable_processors
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from multiworld.testing import scaled, wait_until
-from multiworld.wire.progress import ProgressThread, weakly
+from multiworld.wire.progress.thread import ProgressThread, weakly
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from multiworld.errors import BrokenWorldException, OperationTimeoutError, PeerDiedError, again
-from multiworld.wire.operation import Operation
-from multiworld.wire.waiting import outcome, wait_async, wait_blocking, wait_to_the_end
+from multiworld.wire.progress.operation import Operation
+from multiworld.wire.progress.waiting import outcome, wait_async, wait_blocking, wait_to_the_end
 
 
 class Local:

@@ -11,8 +11,8 @@ from multiworld.errors import JoinMismatchError, JoinRefusedError, ProtocolError
 from multiworld.store.client import Answer, StoreClient
 from multiworld.store.state import Reply, Request, StoreState
 from multiworld.testing import wait_until
-from multiworld.wire.operation import Operation, StepsCancelled, drive
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.operation import Operation, StepsCancelled, drive
+from multiworld.wire.progress.thread import ProgressThread
 from multiworld.world.peers import PeerInfo
 from multiworld.world.rendezvous import Invitation, Meeting, Rendezvous
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from multiworld.wire.operation import Operation
+from multiworld.wire.progress.operation import Operation
 from multiworld.world.several import start_all, together
 
 

@@ -17,9 +17,9 @@ from multiworld.channel.collectives import SharedWork
 from multiworld.channel.host_memory import HostMemory
 from multiworld.channel.shared_area import SharedArea, Turn
 from multiworld.channel.shared_call import SharedCall
-from multiworld.wire.operation import Operation, drive, settler
-from multiworld.wire.progress import ProgressThread
-from multiworld.wire.waiting import wait_blocking
+from multiworld.wire.progress.operation import Operation, drive, settler
+from multiworld.wire.progress.thread import ProgressThread
+from multiworld.wire.progress.waiting import wait_blocking
 
 from .collective_cases import ALWAYS_FLAT, premultiplied_sum
 from .fake_ports import FakeLender, FakeNetwork, FakePort

@@ -25,11 +25,11 @@ from multiworld.channel.shared_stream import SharedStream
 from multiworld.channel.slots import CONSUMED_AT, MAX_META_BYTES, NUM_SLOTS, RELEASED_AT, WORDS_AT, Slot
 from multiworld.channel.tensors import describe, memory_of
 from multiworld.testing import scaled, wait_until
-from multiworld.wire.frames import Kind, pack_header
-from multiworld.wire.operation import Operation, StepsCancelled
-from multiworld.wire.shared_region import SharedRegion
-from multiworld.wire.spinning import MIN_STREAK
-from multiworld.wire.waiting import wait_blocking, while_blocked
+from multiworld.wire.connection.frames import Kind, pack_header
+from multiworld.wire.memory.shared_region import SharedRegion
+from multiworld.wire.progress.operation import Operation, StepsCancelled
+from multiworld.wire.progress.spinning import MIN_STREAK
+from multiworld.wire.progress.waiting import wait_blocking, while_blocked
 from tests.unit.shared_pair import Pair
 
 MODERATE = 40_000

@@ -23,10 +23,10 @@ from multiworld.channel.shared_stream import KEPT_BYTES
 from multiworld.channel.shelf import MAX_KEPT_BYTES
 from multiworld.channel.tensors import describe, memory_of, payload_segments
 from multiworld.testing import scaled, wait_until
-from multiworld.wire.copying import copied
-from multiworld.wire.frames import Kind, pack_header
-from multiworld.wire.operation import Operation, StepsCancelled
-from multiworld.wire.waiting import OperationCancelled, wait_blocking
+from multiworld.wire.connection.frames import Kind, pack_header
+from multiworld.wire.memory.copying import copied
+from multiworld.wire.progress.operation import Operation, StepsCancelled
+from multiworld.wire.progress.waiting import OperationCancelled, wait_blocking
 from tests.unit.shared_pair import Pair
 
 COUNT = 3 * RING_BYTES // (2 * SHARED_EAGER_BYTES)  # messages that the window allows, but not the ring at once

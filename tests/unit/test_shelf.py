@@ -30,7 +30,7 @@ from multiworld.channel.shelf import (
 from multiworld.channel.tensors import memory_of
 from multiworld.errors import ProtocolError
 from multiworld.process.spawn.forking import fork
-from multiworld.wire.shared_region import SharedRegion
+from multiworld.wire.memory.shared_region import SharedRegion
 
 PAGES = 32
 SIZE = PAGES * PAGE_BYTES

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from multiworld.wire.operation import Operation
-from multiworld.wire.spinning import MAX_MISSES, MIN_STREAK, QUICK_S, REST, SPIN_S, QuickWaits
-from multiworld.wire.waiting import OperationCancelled, wait_async
+from multiworld.wire.progress.operation import Operation
+from multiworld.wire.progress.spinning import MAX_MISSES, MIN_STREAK, QUICK_S, REST, SPIN_S, QuickWaits
+from multiworld.wire.progress.waiting import OperationCancelled, wait_async
 
 
 def paying() -> QuickWaits:

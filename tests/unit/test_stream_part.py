@@ -16,11 +16,11 @@ from multiworld.channel.stream import MessageStream
 from multiworld.channel.stream_owner import StreamOwner
 from multiworld.channel.tensors import describe, memory_of
 from multiworld.testing import scaled, wait_until
-from multiworld.wire.connection import Connection
-from multiworld.wire.frames import Kind, pack_header
-from multiworld.wire.operation import Operation
-from multiworld.wire.progress import ProgressThread
-from multiworld.wire.waiting import wait_blocking
+from multiworld.wire.connection.connection import Connection
+from multiworld.wire.connection.frames import Kind, pack_header
+from multiworld.wire.progress.operation import Operation
+from multiworld.wire.progress.thread import ProgressThread
+from multiworld.wire.progress.waiting import wait_blocking
 
 from .shared_pair import Pair
 

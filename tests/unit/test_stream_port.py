@@ -13,7 +13,7 @@ import multiworld as mw
 from multiworld.channel.base import ChannelContext
 from multiworld.channel.mesh import StreamMesh
 from multiworld.channel.stream_port import StreamPort
-from multiworld.wire.operation import Operation, drive
+from multiworld.wire.progress.operation import Operation, drive
 
 SEQ = 7
 

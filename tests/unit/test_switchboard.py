@@ -9,8 +9,8 @@ import pytest
 
 from multiworld.errors import HandshakeError
 from multiworld.testing import scaled
-from multiworld.wire.progress import ProgressThread
-from multiworld.wire.waiting import wait_blocking
+from multiworld.wire.progress.thread import ProgressThread
+from multiworld.wire.progress.waiting import wait_blocking
 from multiworld.world.liveness import LivenessPolicy
 from multiworld.world.switchboard import LinkError, Switchboard
 

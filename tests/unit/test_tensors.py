@@ -23,7 +23,7 @@ from multiworld.channel.tensors import (
     payload_segments,
 )
 from multiworld.errors import ProtocolError
-from multiworld.wire.copying import ALIGNMENT
+from multiworld.wire.memory.copying import ALIGNMENT
 
 pytestmark = pytest.mark.filterwarnings("ignore:(ComplexHalf|BComplex32)")
 

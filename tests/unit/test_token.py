@@ -18,8 +18,14 @@ from multiworld.serving.hosts.options import HostOptions
 from multiworld.serving.hosts.questions import Done, StatusOf, StatusTold
 from multiworld.serving.hosts.reception import Reception
 from multiworld.serving.pipeline import Cluster
-from multiworld.wire import token as token_module
-from multiworld.wire.token import check_token, warn_of_no_token, warn_of_weakness, weakness_is_told, weakness_of
+from multiworld.wire.endpoints import token as token_module
+from multiworld.wire.endpoints.token import (
+    check_token,
+    warn_of_no_token,
+    warn_of_weakness,
+    weakness_is_told,
+    weakness_of,
+)
 
 LONG = "0123456789abcdef"
 AT = ("127.0.0.1", 1)

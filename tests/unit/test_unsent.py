@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from multiworld.wire import unsent as module
-from multiworld.wire.unsent import LOOK_BYTES, TWICE, UNSENT_BYTES, Unsent
+from multiworld.wire.connection import unsent as module
+from multiworld.wire.connection.unsent import LOOK_BYTES, TWICE, UNSENT_BYTES, Unsent
 
 SEGMENT_BYTES_AT, SEGMENTS_SENT_AT, SEGMENTS_TWICE_AT = 16, 156, 216  # in Linux's struct tcp_info
 SEGMENTS = 10_000

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from multiworld.process.spawn.forking import fork
-from multiworld.wire import watch
-from multiworld.wire.watch import forget_waker
+from multiworld.wire.connection import watch
+from multiworld.wire.connection.watch import forget_waker
 
 
 def test_what_wakes_a_forked_child_does_not_wake_its_parent() -> None:

@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 
 from multiworld.testing import wait_until
-from multiworld.wire.operation import Operation
-from multiworld.wire.waiting import wait_blocking
-from multiworld.wire.worker import Worker
+from multiworld.wire.progress.operation import Operation
+from multiworld.wire.progress.waiting import wait_blocking
+from multiworld.wire.progress.worker import Worker
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

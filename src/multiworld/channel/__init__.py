@@ -5,11 +5,11 @@ sockets; ``collectives`` are the collectives over send and receive, for channels
 """
 
 from ..store.base import Store
-from ..wire.connection import Connection
-from ..wire.operation import Operation, StepsCancelled, drive
-from ..wire.progress import IOHandler, ProgressThread, Timer
-from ..wire.sink import ConnectionSink
-from ..wire.waiting import run_in_thread
+from ..wire.connection.connection import Connection
+from ..wire.connection.sink import ConnectionSink
+from ..wire.progress.operation import Operation, StepsCancelled, drive
+from ..wire.progress.thread import IOHandler, ProgressThread, Timer
+from ..wire.progress.waiting import run_in_thread
 from . import collectives
 from .base import ChannelContext, ChannelStatistics, ChannelSupport, Connector, DataChannel, Payload
 from .mesh import StreamMesh

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..errors import MultiworldError
-from ..wire.operation import Operation, drive
+from ..wire.progress.operation import Operation, drive
 from .mesh import StreamMesh
 from .message import COLLECTIVE
 

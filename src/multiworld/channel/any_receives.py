@@ -12,7 +12,7 @@ from functools import partial
 
 from torch import Tensor
 
-from ..wire.operation import Operation, StepsCancelled, drive
+from ..wire.progress.operation import Operation, StepsCancelled, drive
 from .any_source import AnySource
 from .message import USER, Receive, key_of
 from .stream import MessageStream

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from ..wire.backoff import BackOff
-from ..wire.operation import Operation
-from ..wire.progress import ProgressThread, weakly
+from ..wire.progress.operation import Operation
+from ..wire.progress.thread import ProgressThread, weakly
 
 ASK_AFTER_S = 0.5
 MAX_PAUSE_S = 8.0  # each time that nobody has an answer, the next question comes twice as late

@@ -28,7 +28,10 @@ class AutoChannel(HostChannel):
 
 
 class AuthenticatedChannel(AutoChannel):
-    """Between hosts tensors go in records that verify (``wire.records``); on one host the kernel keeps others out."""
+    """Between hosts tensors go in records that verify; on one host the kernel keeps others out.
+
+    See ``wire.connection.records``.
+    """
 
     name: ClassVar[str] = "authenticated"
     authenticates: ClassVar[bool] = True

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from ..store.base import Store
-from ..wire.connection import Connection
-from ..wire.operation import Operation
-from ..wire.progress import ProgressThread
-from ..wire.sink import ConnectionSink
-from ..wire.spinning import QuickWaits
+from ..wire.connection.connection import Connection
+from ..wire.connection.sink import ConnectionSink
+from ..wire.progress.operation import Operation
+from ..wire.progress.spinning import QuickWaits
+from ..wire.progress.thread import ProgressThread
 from .parcel import Received
 from .tensors import Payload
 from .torch_errors import derive_from_torch

@@ -11,8 +11,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 
-from ..wire import futex
-from ..wire.copying import memory_at
+from ..wire.memory import futex
+from ..wire.memory.copying import memory_at
 
 PAGE_BYTES = 4096
 SLICE_S = 0.005

@@ -14,9 +14,9 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from ..wire import futex
-from ..wire.operation import Operation
-from ..wire.shared_region import SharedRegion
+from ..wire.memory import futex
+from ..wire.memory.shared_region import SharedRegion
+from ..wire.progress.operation import Operation
 from .flags import PAGE_BYTES
 from .lane import PAGE_BYTES as LANE_PAGE_BYTES
 from .lane import WINDOW_BYTES

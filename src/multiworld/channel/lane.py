@@ -22,7 +22,7 @@ from typing import Protocol
 
 from .. import native
 from ..errors import ProtocolError
-from ..wire.copying import copy_memory
+from ..wire.memory.copying import copy_memory
 
 WINDOW_BYTES = 4 * 1024 * 1024
 PAGE_BYTES = 4096

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from ..errors import ProtocolError
-from ..wire.copying import address_of, copied
-from ..wire.waiting import is_blocked_here
+from ..wire.memory.copying import address_of, copied
+from ..wire.progress.waiting import is_blocked_here
 from .lane import WINDOW_BYTES, LaneEnd
 
 T = TypeVar("T")

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from ..wire.connection import Connection, read_together
-from ..wire.dialer import DialError
-from ..wire.loop_reader import LoopReader
-from ..wire.operation import Operation, drive, settled, settler
-from ..wire.spinning import QuickWaits
+from ..wire.connection.connection import Connection, read_together
+from ..wire.endpoints.dialer import DialError
+from ..wire.progress.loop_reader import LoopReader
+from ..wire.progress.operation import Operation, drive, settled, settler
+from ..wire.progress.spinning import QuickWaits
 from .any_receives import AnyReceives
 from .base import ANY_RANK, ChannelContext, ChannelStatistics
 from .message import Receive

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.distributed.distributed_c10d import Store
 
-from ..wire.operation import Operation
+from ..wire.progress.operation import Operation
 from .base import Payload
 from .mesh import StreamMesh
 from .message import USER

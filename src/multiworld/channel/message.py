@@ -8,8 +8,8 @@ from typing import Final
 
 from torch import Tensor
 
-from ..wire.frames import Header, Kind
-from ..wire.operation import Operation
+from ..wire.connection.frames import Header, Kind
+from ..wire.progress.operation import Operation
 from .parcel import Parcel
 from .ring import Piece
 from .tensors import memory_of, parse_layout

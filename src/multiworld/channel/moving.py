@@ -17,8 +17,8 @@ from typing import Final, Protocol
 from torch import Tensor
 
 from ..errors import ProtocolError
-from ..wire.frames import Header, Kind, pack_header
-from ..wire.operation import Operation
+from ..wire.connection.frames import Header, Kind, pack_header
+from ..wire.progress.operation import Operation
 from .inbox import Arrival
 from .message import FLAG_CREDITED, SIZE, Message, Receive, Send
 from .stream import MessageStream

@@ -26,7 +26,7 @@ from ..errors import (
     PeerUnreachableError,
     ProtocolError,
 )
-from ..wire.operation import Operation, drive
+from ..wire.progress.operation import Operation, drive
 from .base import ChannelContext, ChannelSupport
 from .mesh import StreamMesh
 from .message import USER

@@ -23,7 +23,7 @@ from functools import cache
 from typing import Any
 
 from ..extras import install_extra
-from ..wire.operation import Operation
+from ..wire.progress.operation import Operation
 from .mpi_pump import Found, MpiPump, Request
 
 logger = logging.getLogger(__name__)

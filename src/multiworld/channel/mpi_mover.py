@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ..errors import ProtocolError
-from ..wire.copying import copy_into
-from ..wire.operation import Operation
+from ..wire.memory.copying import copy_into
+from ..wire.progress.operation import Operation
 from .mpi_chunks import HEADER_BYTES, PROOF, Chunk, new_key, write_header
 from .mpi_pump import MpiError, Sink, Source
 from .tensors import memory_of, segments_of

@@ -27,8 +27,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
 from ..errors import ChannelUnavailableError
-from ..wire.operation import Operation, drive, settler
-from ..wire.waiting import run_in_thread
+from ..wire.progress.operation import Operation, drive, settler
+from ..wire.progress.waiting import run_in_thread
 from . import collectives
 from .agreement import Agreement, GroupFailure
 from .base import ChannelContext, ChannelSupport, Payload

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from ..wire.waiting import run_in_thread
+from ..wire.progress.waiting import run_in_thread
 from .cuda_order import StreamOrder
 from .nccl_group import OnOver, Start
 from .tensors import as_bytes, pack

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..errors import ProtocolError
-from ..wire.frames import Header
+from ..wire.connection.frames import Header
 from .cuda_order import StreamOrder
 from .message import Receive
 from .moving import MovingStream

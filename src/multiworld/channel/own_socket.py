@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 from functools import partial
 
-from ..wire.connection import Connection
-from ..wire.operation import Operation
-from ..wire.sink import ConnectionSink
+from ..wire.connection.connection import Connection
+from ..wire.connection.sink import ConnectionSink
+from ..wire.progress.operation import Operation
 from .base import ChannelContext
 
 

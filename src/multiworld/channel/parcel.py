@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 import torch
 from torch import Tensor
 
-from ..wire.copying import aligned_memory
+from ..wire.memory.copying import aligned_memory
 from .tensors import Layout, Payload
 
 MAX_BYTES: Final = 64 * 1024  # of a message that comes in a parcel

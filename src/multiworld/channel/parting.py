@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..wire.operation import Operation, StepsCancelled, drive, settler
+from ..wire.progress.operation import Operation, StepsCancelled, drive, settler
 from .mesh import StreamMesh
 from .message import USER
 from .tensors import describe

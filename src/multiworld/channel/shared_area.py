@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from ..errors import again
-from ..wire.operation import Operation, settler
-from ..wire.progress import ProgressThread, weakly
-from ..wire.spinning import QuickWaits
-from ..wire.waiting import Move
+from ..wire.progress.operation import Operation, settler
+from ..wire.progress.spinning import QuickWaits
+from ..wire.progress.thread import ProgressThread, weakly
+from ..wire.progress.waiting import Move
 from .errands import Errands
 from .flags import PAGE_BYTES, FlagPage
 from .host_memory import FORGET_S, HALF_BYTES, HostMemory

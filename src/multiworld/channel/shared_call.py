@@ -12,8 +12,8 @@ from typing import Protocol
 from torch import Tensor
 
 from ..errors import again
-from ..wire.operation import Operation
-from ..wire.spinning import SPIN_S, QuickWaits
+from ..wire.progress.operation import Operation
+from ..wire.progress.spinning import SPIN_S, QuickWaits
 from .flags import FlagPage, position_of
 
 PATIENCE_S = 0.02  # then a rank that has not come may be in another call

@@ -21,12 +21,12 @@ from typing import Final, NamedTuple
 from torch import Tensor
 
 from ..errors import ProtocolError
-from ..wire.connection import Connection
-from ..wire.copying import copied
-from ..wire.frames import Kind, pack_header
-from ..wire.operation import Operation, settler
-from ..wire.shared_region import SharedRegion
-from ..wire.waiting import is_blocked_here, running_loop
+from ..wire.connection.connection import Connection
+from ..wire.connection.frames import Kind, pack_header
+from ..wire.memory.copying import copied
+from ..wire.memory.shared_region import SharedRegion
+from ..wire.progress.operation import Operation, settler
+from ..wire.progress.waiting import is_blocked_here, running_loop
 from .host_memory import FORGET_S, RING_BYTES, HostMemory
 from .lane import WINDOW_BYTES, open_writer
 from .lane import WORKS as LANES_WORK

@@ -25,12 +25,12 @@ from typing import Any, Final
 from torch import Tensor
 
 from ..errors import ProtocolError
-from ..wire.copying import copy_into
-from ..wire.frames import MAX_PAYLOAD_BYTES, Header, Kind, pack_header
-from ..wire.operation import Operation
-from ..wire.shared_region import SharedRegion
-from ..wire.spinning import SPIN_S
-from ..wire.waiting import is_blocked_here
+from ..wire.connection.frames import MAX_PAYLOAD_BYTES, Header, Kind, pack_header
+from ..wire.memory.copying import copy_into
+from ..wire.memory.shared_region import SharedRegion
+from ..wire.progress.operation import Operation
+from ..wire.progress.spinning import SPIN_S
+from ..wire.progress.waiting import is_blocked_here
 from .host_memory import RING_BYTES, HostMemory
 from .inbox import Arrival
 from .lane import WINDOW_BYTES, open_reader

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from .. import native
 from ..errors import ProtocolError
-from ..wire.shared_region import SharedRegion
+from ..wire.memory.shared_region import SharedRegion
 
 NUM_PLACES = 64
 LEFT_AT = 2048

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from ..wire.shared_region import SharedRegion
+from ..wire.memory.shared_region import SharedRegion
 from .base import ChannelContext, ChannelSupport
 from .host_memory import HostMemory
 from .lane import WINDOW_BYTES

@@ -28,8 +28,8 @@ from typing import NamedTuple, Protocol
 
 from .. import native
 from ..errors import ProtocolError
-from ..wire.copying import copy_memory, memory_at
-from ..wire.polling import poller_of
+from ..wire.memory.copying import copy_memory, memory_at
+from ..wire.progress.polling import poller_of
 from .lane import MASK, NONSENSE, YIELD_AFTER_S, NativeEnd, PythonEnd, checked, reader_words, writer_words
 
 NUM_SLOTS = 128

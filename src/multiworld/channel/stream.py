@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ..errors import ProtocolError
-from ..wire.connection import Connection
-from ..wire.copying import copy_into
-from ..wire.frames import Header, Kind, pack_header
-from ..wire.operation import Operation, settler
+from ..wire.connection.connection import Connection
+from ..wire.connection.frames import Header, Kind, pack_header
+from ..wire.memory.copying import copy_into
+from ..wire.progress.operation import Operation, settler
 from .base import Payload
 from .inbox import Arrival, Inbox, Posted
 from .message import (

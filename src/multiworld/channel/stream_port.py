@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ..errors import MultiworldError, WorldBrokenError, WorldClosedError
-from ..wire.operation import Operation, StepsCancelled
-from ..wire.waiting import is_blocked_here, running_loop
+from ..wire.progress.operation import Operation, StepsCancelled
+from ..wire.progress.waiting import is_blocked_here, running_loop
 from .base import ChannelContext
 from .collectives.port import SharedWork
 from .mesh import StreamMesh

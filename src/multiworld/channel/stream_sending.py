@@ -9,9 +9,9 @@ from typing import Final
 from torch import Tensor
 
 from ..errors import CollectiveMismatchError, TensorMismatchError
-from ..wire.connection import Connection
-from ..wire.frames import Header, Kind, pack_header
-from ..wire.operation import Operation
+from ..wire.connection.connection import Connection
+from ..wire.connection.frames import Header, Kind, pack_header
+from ..wire.progress.operation import Operation
 from .message import COLLECTIVE, FLAG_COLLECTIVE, FLAG_CREDITED, MESSAGE, SIZE, Send, key_of
 from .outbox import Outbox, Route
 from .stream_owner import StreamOwner

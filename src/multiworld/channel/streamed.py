@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..wire.operation import Operation, drive
-from ..wire.spinning import QuickWaits
+from ..wire.progress.operation import Operation, drive
+from ..wire.progress.spinning import QuickWaits
 from . import collectives
 from .asking import OpenCollectives
 from .base import ChannelContext, ChannelStatistics, DataChannel, Payload

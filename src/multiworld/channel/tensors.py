@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ProtocolError
-from ..wire.copying import ALIGNMENT, memory_at
+from ..wire.memory.copying import ALIGNMENT, memory_at
 
 Payload: TypeAlias = Tensor | list[Tensor] | dict[str, Tensor]
 """What one message may hold."""

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from ..command_parser import CommandParser
 from ..elastic.control.client import ControlError, Conversation, Session
 from ..elastic.control.messages import Done, Drain, Here, Kill, Scale, WhoIsHere
+from ..wire.endpoints.names import addresses_of, is_address
+from ..wire.endpoints.token import weakness_of
 from ..wire.messages import to_json
-from ..wire.names import addresses_of, is_address
-from ..wire.token import weakness_of
 from ..world.launched import token_of_environment
 
 EPILOG = """\

@@ -14,8 +14,8 @@ from typing import Protocol
 from .. import native
 from ..command_parser import CommandParser
 from ..extras import install_extra
+from ..wire.endpoints.token import TOKEN_VARIABLE, weakness_of
 from ..wire.messages import Json
-from ..wire.token import TOKEN_VARIABLE, weakness_of
 from . import machine
 
 DEFAULT_CHANNEL = "auto"

@@ -15,7 +15,7 @@ from ..command_parser import CommandParser
 from ..elastic.hosts.own_host import is_this_host
 from ..elastic.hosts.shares import HostShare, RemoteJob, allot, shares_of_file
 from ..elastic.hosts.start import run_on_hosts
-from ..wire.token import TOKEN_VARIABLE, weakness_of
+from ..wire.endpoints.token import TOKEN_VARIABLE, weakness_of
 
 EXEC = "multiworld exec"
 SSH = "ssh -oBatchMode=yes"

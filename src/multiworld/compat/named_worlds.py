@@ -16,8 +16,8 @@ import torch
 
 from ..errors import JoinError
 from ..store.base import StoreURL
-from ..wire.operation import Operation
-from ..wire.waiting import wait_async
+from ..wire.progress.operation import Operation
+from ..wire.progress.waiting import wait_async
 from ..world.state import WorldState
 from ..world.world import LEAVE_S, World
 from .initialization import Initialization

@@ -60,19 +60,22 @@ MODULES = (
     "serving.replica.replica",
     "serving.replica.results",
     "serving.replica.rows",
-    "wire.connection",
-    "wire.copying",
-    "wire.frames",
-    "wire.interest",
-    "wire.low_water",
-    "wire.operation",
-    "wire.payload_wait",
+    "wire.connection.connection",
+    "wire.connection.frames",
+    "wire.connection.low_water",
+    "wire.connection.payload_wait",
+    "wire.connection.write_queue",
+    "wire.memory.copying",
+    "wire.progress.interest",
+    "wire.progress.operation",
+    "wire.progress.waiting",
     "wire.seldom",
-    "wire.waiting",
-    "wire.write_queue",
     "world.delivery",
 )
 """Their names in the package."""
+
+FOLDERS = ("channel", "serving/flow", "serving/ingress", "serving/replica", "wire", "world")
+"""Whose sources they were compiled with: types of what those define are compiled in."""
 
 
 def source_of(module: str) -> Path:
@@ -82,11 +85,11 @@ def source_of(module: str) -> Path:
 def group_name() -> str:
     """Return what the library of the compiled modules is called: of other sources, it has another name.
 
-    Those beside them count, too: types of what they define are compiled in. So does what the C is mended with.
+    All of ``FOLDERS`` counts. So does what the C is mended with.
     """
     digest = hashlib.sha256(Path(__file__).with_name("generated.py").read_bytes())
-    for folder in sorted({source_of(module).parent for module in MODULES}):
-        for source in sorted(folder.glob("*.py")):
+    for folder in FOLDERS:
+        for source in sorted(ROOT.joinpath(folder).rglob("*.py")):
             digest.update(source.read_bytes())
     return f"{PACKAGE}_{digest.hexdigest()[:16]}"
 

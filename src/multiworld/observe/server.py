@@ -12,9 +12,9 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..wire.addresses import listen_at, show
-from ..wire.admission import MAX_IN_RESERVE
 from ..wire.descriptors import is_reserved
+from ..wire.endpoints.addresses import listen_at, show
+from ..wire.endpoints.admission import MAX_IN_RESERVE
 from ..wire.seldom import Seldom
 from .site import Answer, Request, Site
 

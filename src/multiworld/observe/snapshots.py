@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from ..wire.progress import ProgressThread
+from ..wire.progress.thread import ProgressThread
 
 MAX_AGE_S = 0.25  # so that many who look cost the progress thread no more than one
 TAKE_S = 2.0

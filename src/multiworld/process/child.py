@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable
 
 from ..wire.backoff import BackOff
-from ..wire.progress import Timer
+from ..wire.progress.thread import Timer
 from ..world.kept_process import Loop
 from ..world.procfs import child_pids, process_session
 from .facts import catches_signal

@@ -16,8 +16,8 @@ import torch
 from ..channel.base import Payload
 from ..model.signature import Signature
 from ..observe.prometheus import to_json
+from ..wire.endpoints.token import weakness_is_told
 from ..wire.messages import Json
-from ..wire.token import weakness_is_told
 from ..world.manager import WorldManager
 from .blueprint import Blueprint
 from .errors import DeploymentError

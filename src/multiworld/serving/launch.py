@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from ..process.interruption import undoing
 from ..process.spawn.forking import die_with_parent, start_forked
 from ..store.base import StoreURL
-from ..wire.addresses import family_of
+from ..wire.endpoints.addresses import family_of
+from ..wire.endpoints.token import TOKEN_VARIABLE, weakness_of
 from ..wire.messages import Json, from_json, to_json
-from ..wire.token import TOKEN_VARIABLE, weakness_of
 from .errors import DeploymentError
 from .graces import GRACE_S
 from .hosts.deployment_file import DeploymentFile

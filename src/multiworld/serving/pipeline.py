@@ -18,7 +18,7 @@ from ..channel.base import Payload
 from ..model.signature import Signature
 from ..model.user_main import is_replaying_main
 from ..store.base import StoreURL
-from ..wire.token import check_token, warn_of_weakness
+from ..wire.endpoints.token import check_token, warn_of_weakness
 from ..world.liveness import DEFAULT_LEASE_S, check_lease
 from ..world.manager import WorldManager
 from .blueprint import Blueprint, PipelineOptions

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 
 from ..model.user_main import prepare_main
+from ..wire.endpoints.token import weakness_is_told
 from ..wire.messages import Json
-from ..wire.token import weakness_is_told
 from ..world.manager import WorldManager
 from .blueprint import Blueprint
 from .member.arguments import MemberArguments

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..wire.operation import Operation
+from ..wire.progress.operation import Operation
 
 
 class Store(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ..errors import StoreError
-from ..wire.operation import Operation
+from ..wire.progress.operation import Operation
 from .state import Request, Status
 
 T = TypeVar("T")

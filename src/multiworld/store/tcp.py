@@ -7,11 +7,11 @@ import logging
 from functools import partial
 
 from ..errors import ProtocolError, StoreError
-from ..wire.connection import Connection
-from ..wire.frames import Header, Kind, pack_frame
-from ..wire.listener import Listener, Pending
-from ..wire.operation import Operation
-from ..wire.progress import ProgressThread
+from ..wire.connection.connection import Connection
+from ..wire.connection.frames import Header, Kind, pack_frame
+from ..wire.endpoints.listener import Listener, Pending
+from ..wire.progress.operation import Operation
+from ..wire.progress.thread import ProgressThread
 from .client import Answer, StoreClient
 from .state import Reply, Request, Status, StoreState, pack_strings, unpack_strings
 

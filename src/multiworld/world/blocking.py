@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..channel.base import ANY_RANK, Payload, ReduceOp
 from ..errors import WorldBrokenError
-from ..wire.operation import Operation
-from ..wire.waiting import start_and_wait, while_blocked
+from ..wire.progress.operation import Operation
+from ..wire.progress.waiting import start_and_wait, while_blocked
 from .operations import WorldOperations
 from .request import Request
 

@@ -6,8 +6,8 @@ from typing import Protocol
 
 import torch
 
-from ..wire.operation import Operation
-from ..wire.waiting import wait_blocking
+from ..wire.progress.operation import Operation
+from ..wire.progress.waiting import wait_blocking
 from .join_request import JoinRequest, check_request
 from .world import World
 

@@ -17,8 +17,8 @@ from typing import Final, Protocol
 from ..channel.base import Payload
 from ..channel.parcel import Received
 from ..errors import MultiworldError, again
-from ..wire.operation import Operation
-from ..wire.waiting import OperationCancelled, outcome, running_loop
+from ..wire.progress.operation import Operation
+from ..wire.progress.waiting import OperationCancelled, outcome, running_loop
 
 logger = logging.getLogger(__name__)
 

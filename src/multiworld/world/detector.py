@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from ..wire.addresses import family_of
-from ..wire.progress import ProgressThread, Timer
+from ..wire.endpoints.addresses import family_of
+from ..wire.progress.thread import ProgressThread, Timer
 from .kept_process import KeptProcess
 from .link import Link
 from .link_messages import SentinelAt

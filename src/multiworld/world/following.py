@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import JoinError
-from ..wire.operation import Operation, StepsCancelled, drive, settler
-from ..wire.progress import ProgressThread
-from ..wire.waiting import on_progress_thread, pause
+from ..wire.progress.operation import Operation, StepsCancelled, drive, settler
+from ..wire.progress.thread import ProgressThread
+from ..wire.progress.waiting import on_progress_thread, pause
 from .formation import Formation
 from .join_request import JoinRequest, JoinTarget, target_of
 from .launch_link import AgentLostError, LaunchLink

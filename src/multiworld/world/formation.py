@@ -11,11 +11,11 @@ from typing import TypeVar
 from ..channel.base import ChannelContext, DataChannel
 from ..errors import JoinRefusedError, JoinTimeoutError, ProtocolError, StoreError, WorldBrokenError
 from ..store.base import Store
-from ..wire.dialer import DialError
-from ..wire.operation import Operation, StepsCancelled, drive, settler
-from ..wire.progress import ProgressThread
-from ..wire.waiting import on_progress_thread, pause
-from ..wire.worker import Worker
+from ..wire.endpoints.dialer import DialError
+from ..wire.progress.operation import Operation, StepsCancelled, drive, settler
+from ..wire.progress.thread import ProgressThread
+from ..wire.progress.waiting import on_progress_thread, pause
+from ..wire.progress.worker import Worker
 from .join_request import JoinRequest, JoinTarget
 from .link_messages import MemberReady
 from .membership import Membership

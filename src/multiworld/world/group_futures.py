@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..channel.errands import start_daemon
-from ..wire.waiting import run_in_thread
+from ..wire.progress.waiting import run_in_thread
 
 PATIENCE_S = 0.2
 """A call that takes longer may wait for a future that stands behind it, in a way that nobody can see."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..wire.operation import Operation
+from ..wire.progress.operation import Operation
 
 _autograd: Any = torch.autograd  # whose stubs know nothing of these
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from ..errors import InvalidTypeError, InvalidValueError
-from ..wire.waiting import wait_blocking
+from ..wire.progress.waiting import wait_blocking
 from .world import World
 
 MAX_NAME = 200  # of a world

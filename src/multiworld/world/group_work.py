@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from ..errors import OperationTimeoutError
-from ..wire.operation import Operation
-from ..wire.waiting import outcome
+from ..wire.progress.operation import Operation
+from ..wire.progress.waiting import outcome
 from .group_futures import Completer, GroupFuture
 from .world import World
 

@@ -12,10 +12,10 @@ from typing import Protocol
 from ..channel.base import DataChannel
 from ..channel.registry import find_channel
 from ..errors import JoinRefusedError, StoreError, WorldBrokenError, WorldClosedError, again
-from ..wire.dialer import DialError
-from ..wire.operation import Operation, StepsCancelled, drive
-from ..wire.progress import ProgressThread
-from ..wire.worker import Worker
+from ..wire.endpoints.dialer import DialError
+from ..wire.progress.operation import Operation, StepsCancelled, drive
+from ..wire.progress.thread import ProgressThread
+from ..wire.progress.worker import Worker
 from .arguments import check_seconds
 from .following import Following
 from .formation import Formation

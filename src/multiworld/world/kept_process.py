@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from ..wire.progress import IOHandler, Timer
+from ..wire.progress.thread import IOHandler, Timer
 from .procfs import EXITED, process_start_time, process_state
 from .restarts import Restarts
 from .stopped import StoppedTime

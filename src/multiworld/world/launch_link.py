@@ -11,12 +11,12 @@ from collections.abc import Callable
 from functools import partial
 
 from ..errors import HandshakeError, ProtocolError, ReasonError
-from ..wire.connection import Connection
-from ..wire.dialer import DialError, dial
-from ..wire.frames import Header, Kind, pack_frame
+from ..wire.connection.connection import Connection
+from ..wire.connection.frames import Header, Kind, pack_frame
+from ..wire.endpoints.dialer import DialError, dial
 from ..wire.messages import decode
-from ..wire.operation import Operation, settler
-from ..wire.progress import ProgressThread
+from ..wire.progress.operation import Operation, settler
+from ..wire.progress.thread import ProgressThread
 from .launch_news import WORKER_NEWS, News, Progressed
 from .launched import Launch, Place, PlaceTold, WorkerHello
 

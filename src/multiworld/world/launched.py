@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from ..wire.handshake import DialerHello
+from ..wire.endpoints.handshake import DialerHello
+from ..wire.endpoints.token import TOKEN_VARIABLE
 from ..wire.messages import message, sparse
-from ..wire.token import TOKEN_VARIABLE
 
 __all__ = [
     "AGENT_VARIABLE",

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ..errors import ProtocolError
-from ..wire.connection import Connection
-from ..wire.frames import Header, Kind, pack_frame
-from ..wire.keep_alive import keep_alive
-from ..wire.listener import Pending
+from ..wire.connection.connection import Connection
+from ..wire.connection.frames import Header, Kind, pack_frame
+from ..wire.endpoints.keep_alive import keep_alive
+from ..wire.endpoints.listener import Pending
 from ..wire.messages import decode
 from .link_messages import Goodbye, LinkHello, LinkMessage, SentinelAt, pack_message
 from .peers import PeerInfo

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..errors import ProtocolError
-from ..wire.frames import Kind, pack_frame
-from ..wire.handshake import DialerHello
+from ..wire.connection.frames import Kind, pack_frame
+from ..wire.endpoints.handshake import DialerHello
 from ..wire.messages import decode, encode, message, sparse
 
 

@@ -24,12 +24,12 @@ from ..errors import (
     WorldBrokenError,
 )
 from ..events import Event, PeerLost, PeerSuspected, WorldBroken, WorldFormed, WorldLeft
-from ..wire.names import is_address
-from ..wire.operation import Operation, StepsCancelled, drive, settler
-from ..wire.progress import ProgressThread
-from ..wire.token import check_token, warn_of_weakness
-from ..wire.waiting import pause, run_in_thread, wait_async, wait_blocking, wait_to_the_end
-from ..wire.worker import Worker
+from ..wire.endpoints.names import is_address
+from ..wire.endpoints.token import check_token, warn_of_weakness
+from ..wire.progress.operation import Operation, StepsCancelled, drive, settler
+from ..wire.progress.thread import ProgressThread
+from ..wire.progress.waiting import pause, run_in_thread, wait_async, wait_blocking, wait_to_the_end
+from ..wire.progress.worker import Worker
 from .blocking_manager import BlockingManager
 from .detector import Detector
 from .join_request import JoinRequest, check_request

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import WorldBrokenError
-from ..wire.operation import Operation
+from ..wire.progress.operation import Operation
 from .peers import PeerInfo
 from .world import World
 

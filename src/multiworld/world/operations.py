@@ -18,9 +18,9 @@ from ..channel.base import DataChannel, Payload
 from ..channel.collectives.validate import check_separate
 from ..channel.parcel import Received
 from ..errors import InvalidValueError, OperationTimeoutError, PeerLeftError, WorldBrokenError, WorldClosedError, again
-from ..wire.operation import Operation, settler
-from ..wire.progress import ProgressThread
-from ..wire.waiting import outcome, run_in_thread, wait_blocking, while_blocked
+from ..wire.progress.operation import Operation, settler
+from ..wire.progress.thread import ProgressThread
+from ..wire.progress.waiting import outcome, run_in_thread, wait_blocking, while_blocked
 from .arguments import Arguments, check_seconds
 from .rounds import CollectiveRounds
 from .several import then

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from ..channel.errands import forget_reapers, join_reapers
 from ..channel.mpi_job import finalize_mpi, forget_mpi
-from ..wire.waiting import blocked_threads
-from ..wire.watch import forget_waker
+from ..wire.connection.watch import forget_waker
+from ..wire.progress.waiting import blocked_threads
 
 WOKEN_S = 0.5
 REAPED_S = 3.0  # a library that is connecting to a peer that was lost just then may take longer

@@ -20,8 +20,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..errors import InvalidTypeError, InvalidValueError, WorldClosedError
-from ..wire.operation import Operation
-from ..wire.waiting import run_in_thread
+from ..wire.progress.operation import Operation
+from ..wire.progress.waiting import run_in_thread
 from . import group_names
 from .arguments import check_seconds
 from .group_backend import GroupBackend

@@ -22,9 +22,9 @@ from typing import NamedTuple
 from ..errors import JoinMismatchError, JoinRefusedError
 from ..store.base import Store
 from ..wire.messages import decode, encode, message
-from ..wire.operation import Operation, StepsCancelled, settled
-from ..wire.progress import ProgressThread
-from ..wire.waiting import pause
+from ..wire.progress.operation import Operation, StepsCancelled, settled
+from ..wire.progress.thread import ProgressThread
+from ..wire.progress.waiting import pause
 from .peers import PeerInfo
 
 TAKEN_RETRY_S = 0.02

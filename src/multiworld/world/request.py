@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 
 from ..channel.base import ANY_RANK
 from ..errors import InvalidValueError, RequestCancelledError
-from ..wire.operation import Operation
-from ..wire.waiting import outcome
+from ..wire.progress.operation import Operation
+from ..wire.progress.waiting import outcome
 from .operations import WorldOperations
 
 logger = logging.getLogger(__name__)

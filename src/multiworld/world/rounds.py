@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from ..wire.operation import Operation
+from ..wire.progress.operation import Operation
 
 
 class CollectiveRounds:

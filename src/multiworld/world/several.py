@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from ..wire.operation import Operation, StepsCancelled, drive
+from ..wire.progress.operation import Operation, StepsCancelled, drive
 
 T = TypeVar("T")
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..errors import MultiworldError
-from ..wire.addresses import local_name
-from ..wire.connection import Connection
-from ..wire.dialer import dial
-from ..wire.handshake import DialerHello, Voucher
-from ..wire.listener import Listener, Pending, Route
+from ..wire.connection.connection import Connection
+from ..wire.connection.sink import ConnectionSink
+from ..wire.endpoints.addresses import local_name
+from ..wire.endpoints.dialer import dial
+from ..wire.endpoints.handshake import DialerHello, Voucher
+from ..wire.endpoints.listener import Listener, Pending, Route
+from ..wire.endpoints.token import warn_of_no_token
 from ..wire.messages import message, sparse
-from ..wire.operation import Operation
-from ..wire.progress import ProgressThread, Timer
-from ..wire.sink import ConnectionSink
-from ..wire.token import warn_of_no_token
+from ..wire.progress.operation import Operation
+from ..wire.progress.thread import ProgressThread, Timer
 from .link import Link, LinkOwner, accept_link
 from .link_messages import LinkHello, LinkMessage
 from .liveness import LivenessPolicy

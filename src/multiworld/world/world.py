@@ -19,9 +19,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..channel.base import ANY_RANK, ChannelStatistics, DataChannel, Payload, ReduceOp
 from ..errors import PeerLeftError, WorldBrokenError, WorldClosedError, again
 from ..wire.interrupts import has_interrupted_us
-from ..wire.operation import Operation, pass_on, settler
-from ..wire.progress import ProgressThread
-from ..wire.waiting import cancel_async, outcome, run_in_thread, wait_async, wait_blocking
+from ..wire.progress.operation import Operation, pass_on, settler
+from ..wire.progress.thread import ProgressThread
+from ..wire.progress.waiting import cancel_async, outcome, run_in_thread, wait_async, wait_blocking
 from .arguments import check_seconds
 from .blocking import BlockingWorld
 from .delivery import Delivery

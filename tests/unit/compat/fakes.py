@@ -10,7 +10,7 @@ import torch
 from multiworld.compat.manager import WorldManager
 from multiworld.compat.named_worlds import NamedWorlds
 from multiworld.errors import WorldBrokenError, WorldClosedError
-from multiworld.wire.operation import Operation
+from multiworld.wire.progress.operation import Operation
 from multiworld.world.state import WorldState
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from unittest import mock
 import multiworld as mw
 from multiworld.elastic.agent.worker_port import WorkerPort
 from multiworld.testing import wait_until
-from multiworld.wire.operation import Operation
-from multiworld.wire.progress import ProgressThread
-from multiworld.wire.waiting import wait_blocking
+from multiworld.wire.progress.operation import Operation
+from multiworld.wire.progress.thread import ProgressThread
+from multiworld.wire.progress.waiting import wait_blocking
 from multiworld.world.launch_news import WORKER_NEWS
 from multiworld.world.launched import Launch, Place
 from multiworld.world.process_link import close_links

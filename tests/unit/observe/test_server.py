@@ -15,8 +15,8 @@ from multiworld.observe import server as server_module
 from multiworld.observe.server import PageServer
 from multiworld.observe.snapshots import Snapshots
 from multiworld.testing import wait_until
-from multiworld.wire.admission import MAX_IN_RESERVE
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.endpoints.admission import MAX_IN_RESERVE
+from multiworld.wire.progress.thread import ProgressThread
 from tests.unit.elastic.control.test_questions import job_status, three
 
 LOCAL, WAIT_S = "127.0.0.1", 10.0

@@ -15,7 +15,7 @@ from multiworld.process import orphan_guard_program
 from multiworld.process.orphan_guard import OrphanGuard
 from multiworld.process.spawn.forking import WAITED_FOR
 from multiworld.testing import wait_until
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.thread import ProgressThread
 
 
 class HungUp:

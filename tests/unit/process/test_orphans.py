@@ -13,7 +13,7 @@ import pytest
 from multiworld.process.orphans import OrphanReaper, Reaping
 from multiworld.process.spawn.forking import WAITED_FOR, adopt_orphans
 from multiworld.testing import wait_until
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.thread import ProgressThread
 
 EVERY_S, WAIT_S = 0.05, 10.0
 LEAVES_ONE = "import subprocess as s; print(s.Popen(['sleep', '0.1'], start_new_session=True, stdout=2).pid)"

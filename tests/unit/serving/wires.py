@@ -12,8 +12,8 @@ from multiworld.serving.graph import GATEWAY, Graph, Stage
 from multiworld.serving.ingress.ingress import Ingress
 from multiworld.serving.member.member import place_of
 from multiworld.serving.replica.replica import Replica
-from multiworld.wire.copying import aligned_memory
-from multiworld.wire.operation import Operation
+from multiworld.wire.memory.copying import aligned_memory
+from multiworld.wire.progress.operation import Operation
 
 SMALL_BYTES = 16 << 10  # leave as bytes, as on a stream
 

@@ -9,7 +9,7 @@ import resource
 import pytest
 import torch
 
-from multiworld.wire.shared_region import SharedRegion
+from multiworld.wire.memory.shared_region import SharedRegion
 
 SIZE = 1 << 20
 

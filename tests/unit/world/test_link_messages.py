@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from multiworld.errors import MessageError, ProtocolError
-from multiworld.wire.frames import HEADER_BYTES, Header, Kind
+from multiworld.wire.connection.frames import HEADER_BYTES, Header, Kind
 from multiworld.world.link import Link
 from multiworld.world.link_messages import (
     Goodbye,

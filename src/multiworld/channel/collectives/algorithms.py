@@ -1,9 +1,9 @@
 """The collectives, as in ``torch.distributed``: which algorithm runs, by the size of the tensors and of the world.
 
-All are step coroutines for ``multiworld.wire.operation.drive``. They expect checked arguments: contiguous CPU tensors,
-lists with one for each rank, all of one dtype and (but for all_to_all) of one shape. Results are the same, bit for bit,
-on all ranks and on each run with the same input and number of ranks. If one raises, the contents of its output tensors
-are undefined; its channel must cancel what is still open on its port.
+All are step coroutines for ``multiworld.wire.progress.operation.drive``. They expect checked arguments: contiguous CPU
+tensors, lists with one for each rank, all of one dtype and (but for all_to_all) of one shape. Results are the same, bit
+for bit, on all ranks and on each run with the same input and number of ranks. If one raises, the contents of its output
+tensors are undefined; its channel must cancel what is still open on its port.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ...wire.operation import Operation
+from ...wire.progress.operation import Operation
 from .port import Port
 from .tuning import Tuning
 

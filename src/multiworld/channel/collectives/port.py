@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from ...wire.operation import Operation
+from ...wire.progress.operation import Operation
 
 
 class SharedSpace(Protocol):

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from ...errors import InvalidTypeError, InvalidValueError
-from ...wire.copying import copy_memory
+from ...wire.memory.copying import copy_memory
 
 GRAIN = 32768
 COPY_BYTES = 16 * 1024  # what torch copies no slower

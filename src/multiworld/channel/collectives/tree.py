@@ -10,7 +10,7 @@ from functools import partial
 
 from torch import Tensor
 
-from ...wire.operation import Operation
+from ...wire.progress.operation import Operation
 from .chunks import ReceiveWindow, all_of, num_chunks, rotating_buffers, size_bytes, split_evenly
 from .port import Port
 from .reduction import AnyReduceOp, combine, finalize

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from ...process.spawn.fork_server import ForkServer
-from ...wire.progress import ProgressThread
+from ...wire.progress.thread import ProgressThread
 from ...world.launch_news import Broke, Left, News, Progressed
 from ...world.launched import Place, job_name
 from ..job.actions import (

@@ -14,10 +14,10 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from ...wire.addresses import family_of, listen_at, show
-from ...wire.admission import ACCEPTS_AT_ONCE, UNPROVEN_S, Admission
 from ...wire.descriptors import is_out_of_descriptors, is_reserved
-from ...wire.progress import ProgressThread
+from ...wire.endpoints.addresses import family_of, listen_at, show
+from ...wire.endpoints.admission import ACCEPTS_AT_ONCE, UNPROVEN_S, Admission
+from ...wire.progress.thread import ProgressThread
 from ...wire.seldom import Seldom
 
 logger = logging.getLogger(__name__)

@@ -21,10 +21,10 @@ from ...process.spawn.keeper import ForkServerKeeper
 from ...process.spawn.launch_order import Launch
 from ...wire.backoff import BackOff
 from ...wire.descriptors import is_scarcity
-from ...wire.operation import Operation
-from ...wire.progress import ProgressThread, Timer
+from ...wire.progress.operation import Operation
+from ...wire.progress.thread import ProgressThread, Timer
+from ...wire.progress.waiting import run_in_thread
 from ...wire.seldom import Seldom
-from ...wire.waiting import run_in_thread
 from ...world.liveness import Vital
 from ...world.procfs import is_uninterruptible
 from ...world.vitals import observe_process, process_start_time

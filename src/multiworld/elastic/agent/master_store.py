@@ -14,11 +14,11 @@ from functools import partial
 
 from torch._C._distributed_c10d import TCPStore
 
-from ...wire.addresses import family_of
-from ...wire.operation import Operation
-from ...wire.progress import ProgressThread
+from ...wire.endpoints.addresses import family_of
+from ...wire.progress.operation import Operation
+from ...wire.progress.thread import ProgressThread
+from ...wire.progress.waiting import run_in_thread
 from ...wire.seldom import Seldom
-from ...wire.waiting import run_in_thread
 from .front_door import BACKLOG, FrontDoor
 
 logger = logging.getLogger(__name__)

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from functools import partial
 
 from ...errors import MessageError, ProtocolError
-from ...wire.addresses import CREDENTIALS, local_name
-from ...wire.connection import Connection
-from ...wire.frames import Header, Kind, pack_frame
-from ...wire.listener import Listener, Pending
+from ...wire.connection.connection import Connection
+from ...wire.connection.frames import Header, Kind, pack_frame
+from ...wire.endpoints.addresses import CREDENTIALS, local_name
+from ...wire.endpoints.listener import Listener, Pending
 from ...wire.messages import encode
-from ...wire.progress import ProgressThread
+from ...wire.progress.thread import ProgressThread
 from ...world.launch_news import WORKER_NEWS, News
 from ...world.launched import Place, PlaceTold, WorkerHello
 

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from ...errors import MessageError
 from ...process.link import Call, ControlLink, as_json
-from ...wire.listener import Listener, Pending
-from ...wire.progress import ProgressThread
+from ...wire.endpoints.listener import Listener, Pending
+from ...wire.progress.thread import ProgressThread
 from ...world.link import Link
 from ..agent.agent import Agent
 from ..job.history import Event
@@ -123,8 +123,8 @@ class Desk:
     """Progress thread only. ``page`` returns where the coordinator's page is, if this agent serves it.
 
     On this host it listens at a name that tells user and job, without a token: only processes of this user get
-    through (see ``wire.addresses``), and those can read the token in the environment of the job's processes anyway. So
-    commands work here also for a job that drew its token by itself.
+    through (see ``wire.endpoints.addresses``), and those can read the token in the environment of the job's processes
+    anyway. So commands work here also for a job that drew its token by itself.
     """
 
     def __init__(

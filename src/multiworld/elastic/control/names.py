@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from ...wire.addresses import local_name
+from ...wire.endpoints.addresses import local_name
 from ...world.launched import job_name
 
 MAX_SHOWN = 60  # of a job's name: the kernel takes 107 bytes in all

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...observe.sites import is_loopback
 from ...process.spawn.entrypoint import Entrypoint
-from ...wire.token import check_token
+from ...wire.endpoints.token import check_token
 from ...world.liveness import DEFAULT_LEASE_S, check_lease
 
 if TYPE_CHECKING:

@@ -35,8 +35,8 @@ from ...process.orphans import OrphanReaper, Reaping
 from ...process.signal_names import signal_name
 from ...process.spawn.fork_server import ForkServer
 from ...wire.descriptors import raise_limit
-from ...wire.progress import ProgressThread
-from ...wire.token import TOKEN_VARIABLE, warn_of_weakness
+from ...wire.endpoints.token import TOKEN_VARIABLE, warn_of_weakness
+from ...wire.progress.thread import ProgressThread
 from ...world.liveness import LivenessPolicy
 from ...world.procfs import child_pids
 from ..agent.agent import Agent

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import inf
 
-from ...wire.progress import ProgressThread, Timer
+from ...wire.progress.thread import ProgressThread, Timer
 from ..agent.clock import now_us
 from ..job.actions import (
     Action,

@@ -9,9 +9,9 @@ from functools import partial
 from typing import NamedTuple
 
 from ...errors import HandshakeError
-from ...wire.dialer import DialError
-from ...wire.operation import Operation
-from ...wire.progress import ProgressThread
+from ...wire.endpoints.dialer import DialError
+from ...wire.progress.operation import Operation
+from ...wire.progress.thread import ProgressThread
 from ...world.link import Link
 from ...world.peers import PeerInfo
 from .links import CALL_S, AgentLinks

@@ -8,8 +8,8 @@ import time
 from collections.abc import Awaitable, Callable
 
 from ...process.facts import find_listener
-from ...wire.progress import ProgressThread
-from ...wire.waiting import pause
+from ...wire.progress.thread import ProgressThread
+from ...wire.progress.waiting import pause
 from ..job.plan import JobPlan
 from ..rendezvous.base import Address, Advice, Rendezvous
 from .errors import MeetingError, MeetingPlaceError

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from ...wire.messages import Json
-from ...wire.operation import Operation, drive
-from ...wire.progress import ProgressThread, Timer
+from ...wire.progress.operation import Operation, drive
+from ...wire.progress.thread import ProgressThread, Timer
 from ...world.link import Link
 from ...world.liveness import Cause
 from ...world.peers import PeerInfo

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from ...wire.messages import Json
-from ...wire.operation import Operation, StepsCancelled, drive
-from ...wire.progress import ProgressThread
+from ...wire.progress.operation import Operation, StepsCancelled, drive
+from ...wire.progress.thread import ProgressThread
 from ...world.link import Link
 from ...world.liveness import Cause
 from ...world.peers import PeerInfo

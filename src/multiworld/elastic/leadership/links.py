@@ -8,12 +8,12 @@ from functools import partial
 from typing import Protocol
 
 from ...errors import HandshakeError, MessageError, ProtocolError
-from ...wire.dialer import DialError, dial
-from ...wire.frames import Kind, pack_frame
-from ...wire.listener import Listener, Pending, Route
-from ...wire.operation import Operation
-from ...wire.progress import ProgressThread
-from ...wire.waiting import pause
+from ...wire.connection.frames import Kind, pack_frame
+from ...wire.endpoints.dialer import DialError, dial
+from ...wire.endpoints.listener import Listener, Pending, Route
+from ...wire.progress.operation import Operation
+from ...wire.progress.thread import ProgressThread
+from ...wire.progress.waiting import pause
 from ...world.detector import Detector
 from ...world.link import Link, accept_link
 from ...world.link_messages import Goodbye, LinkHello

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ...wire.progress import ProgressThread
+from ...wire.progress.thread import ProgressThread
 from .messages import AgentMessage
 
 SLICE_S = 0.002  # so long are messages sent before others have their turn

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ...wire.operation import drive
-from ...wire.progress import ProgressThread
-from ...wire.waiting import pause
+from ...wire.progress.operation import drive
+from ...wire.progress.thread import ProgressThread
+from ...wire.progress.waiting import pause
 from ..job.plan import JobPlan
 from ..job.roster import Roster, RosterEntry
 from .callers import Callers

@@ -8,7 +8,7 @@ from functools import partial
 
 from ...store.tcp import TCPStoreServer
 from ...wire.messages import Json
-from ...wire.progress import ProgressThread
+from ...wire.progress.thread import ProgressThread
 from ..job.actions import Outcome
 from ..job.history import History
 from ..job.job import Job

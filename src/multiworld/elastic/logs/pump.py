@@ -13,8 +13,8 @@ from typing import TextIO
 
 from ...process.logs.console import Console, open_consoles
 from ...process.logs.output import ProcessOutput
-from ...wire.operation import Operation
-from ...wire.progress import ProgressThread
+from ...wire.progress.operation import Operation
+from ...wire.progress.thread import ProgressThread
 from ..job.assignment import Assignment
 from ..job.options import LogOptions
 from .places import Places, WorkerPlaces

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from ...observe.server import PageServer
 from ...observe.snapshots import Snapshots
-from ...wire.names import is_address
-from ...wire.progress import ProgressThread
+from ...wire.endpoints.names import is_address
+from ...wire.progress.thread import ProgressThread
 from ..job.actions import Record
 from ..job.failure import WorkerFailure
 from ..job.history import Event

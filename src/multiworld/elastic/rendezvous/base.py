@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from ...wire.progress import ProgressThread
+    from ...wire.progress.thread import ProgressThread
 
 
 class Address(NamedTuple):
@@ -31,7 +31,7 @@ class Advice:
 
 
 class Rendezvous(abc.ABC):
-    """Everything here runs on the agent's progress thread; coroutines are steps for ``wire.operation.drive``.
+    """Everything here runs on the agent's progress thread; coroutines are steps for ``wire.progress.operation.drive``.
 
     A rendezvous introduces. Once agents know each other, they agree among themselves who coordinates after a loss.
     """

@@ -6,7 +6,7 @@ import logging
 import ssl
 from collections.abc import Callable, Mapping
 
-from ...wire.progress import ProgressThread
+from ...wire.progress.thread import ProgressThread
 from ..job.options import JobOptions
 from .base import Address, Advice, Rendezvous
 from .endpoint import find_endpoints, local_address, split_endpoint

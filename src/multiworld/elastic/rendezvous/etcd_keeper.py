@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from ...wire.operation import Operation, pass_on
-from ...wire.progress import ProgressThread
+from ...wire.progress.operation import Operation, pass_on
+from ...wire.progress.thread import ProgressThread
 from .base import Address
 from .etcd_claim import Claim, may_replace
 from .etcd_client import EtcdClient, Found

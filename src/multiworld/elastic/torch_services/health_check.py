@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from ...wire.progress import ProgressThread
+from ...wire.progress.thread import ProgressThread
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from ...wire.progress import ProgressThread
+from ...wire.progress.thread import ProgressThread
 from ..job.actions import Outcome
 from ..job.options import JobOptions
 from .health_check import check_health

@@ -15,9 +15,9 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousInfo, RendezvousStoreInfo
 
-from ...wire.addresses import family_of
 from ...wire.backoff import BackOff
-from ...wire.waiting import run_in_thread
+from ...wire.endpoints.addresses import family_of
+from ...wire.progress.waiting import run_in_thread
 from ..job.assignment import Assignment
 from .rank_exchange import RankExchange
 

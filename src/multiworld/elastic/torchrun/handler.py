@@ -15,7 +15,7 @@ from torch.distributed.elastic.rendezvous import (
 
 from ...observe.sites import is_loopback
 from ...process.spawn.entrypoint import Entrypoint, EntrypointKind
-from ...wire.token import TOKEN_VARIABLE, warn_of_weakness
+from ...wire.endpoints.token import TOKEN_VARIABLE, warn_of_weakness
 from ..job.agreement import plan_of
 from ..job.options import JobOptions, RestartBudget, RestartPolicy
 from ..rendezvous.registry import find_rendezvous

@@ -25,9 +25,9 @@ from torch.distributed.elastic.rendezvous import (
 from ...process.logs.carrier import LogCarrier
 from ...wire.descriptors import raise_limit
 from ...wire.messages import Json
-from ...wire.operation import Operation
-from ...wire.progress import ProgressThread
-from ...wire.waiting import run_in_thread, wait_blocking
+from ...wire.progress.operation import Operation
+from ...wire.progress.thread import ProgressThread
+from ...wire.progress.waiting import run_in_thread, wait_blocking
 from ...world.liveness import LivenessPolicy
 from ..agent.master_store import MasterKeeper, MasterStore
 from ..control.messages import PURPOSE as CONTROL

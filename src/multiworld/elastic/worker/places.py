@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from ...wire.waiting import wait_blocking
+from ...wire.progress.waiting import wait_blocking
 from ...world.launch_link import LaunchLink
 from ...world.launched import Place
 from ...world.process_link import process_link

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Any, TypeVar
 
-from ...wire.connection import Connection
-from ...wire.dialer import dial
-from ...wire.handshake import DialerHello
-from ...wire.operation import Operation, pass_on
-from ...wire.progress import ProgressThread
-from ...wire.waiting import outcome, wait_blocking
+from ...wire.connection.connection import Connection
+from ...wire.endpoints.dialer import dial
+from ...wire.endpoints.handshake import DialerHello
+from ...wire.progress.operation import Operation, pass_on
+from ...wire.progress.thread import ProgressThread
+from ...wire.progress.waiting import outcome, wait_blocking
 from .control_link import ControlLink
 from .redial import DIAL_S
 

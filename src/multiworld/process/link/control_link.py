@@ -12,11 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ...errors import MessageError, MultiworldError, ProtocolError
-from ...wire.connection import MAX_META_BYTES, Connection
-from ...wire.frames import Header, Kind, pack_frame
-from ...wire.keep_alive import keep_alive
+from ...wire.connection.connection import MAX_META_BYTES, Connection
+from ...wire.connection.frames import Header, Kind, pack_frame
+from ...wire.endpoints.keep_alive import keep_alive
 from ...wire.messages import MAX_BYTES, Json, MessageSet, from_json, to_json
-from ...wire.operation import Operation
+from ...wire.progress.operation import Operation
 from .envelope import NOTE, Answered, Asked, pack_answered, pack_asked, unpack
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import Final, Generic, TypeVar
 
 from ...errors import MultiworldError
 from ...wire.backoff import BackOff
-from ...wire.connection import Connection
-from ...wire.dialer import dial
-from ...wire.handshake import DialerHello
+from ...wire.connection.connection import Connection
+from ...wire.endpoints.dialer import dial
+from ...wire.endpoints.handshake import DialerHello
 from ...wire.messages import MessageSet, message, sparse
-from ...wire.operation import Operation
-from ...wire.progress import ProgressThread, Timer
+from ...wire.progress.operation import Operation
+from ...wire.progress.thread import ProgressThread, Timer
 from .control_link import Call, ControlLink, LinkLostError
 
 DIAL_S: Final = 5.0

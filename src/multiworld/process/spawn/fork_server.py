@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from ...wire.progress import ProgressThread
+from ...wire.progress.thread import ProgressThread
 from ..signal_names import how_ended
 from . import seqpacket
 from .fork_server_start import start_process

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from ...wire.progress import ProgressThread
+from ...wire.progress.thread import ProgressThread
 from ...wire.seldom import Seldom
 from ...world.restarts import Restarts
 from ...world.stopped import StoppedTime

@@ -6,8 +6,8 @@ import asyncio
 import signal
 from typing import Final
 
+from ...wire.endpoints.token import weakness_is_told
 from ...wire.messages import from_json
-from ...wire.token import weakness_is_told
 from ...world.manager import WorldManager
 from .controller import Controller
 from .requests import answer

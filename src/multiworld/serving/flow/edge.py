@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from ...channel.base import Payload
 from ...channel.parcel import Received
 from ...errors import MultiworldError, WorldBrokenError
-from ...wire.operation import Operation
+from ...wire.progress.operation import Operation
 from ..member.messages import DOWNSTREAM_RANK, UPSTREAM_RANK
 from .packets import INLINE_BYTES, Item, Kind, Note, as_tensors, decode, encode
 from .turn import Turn

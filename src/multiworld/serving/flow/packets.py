@@ -24,7 +24,7 @@ from ...channel.base import Payload
 from ...channel.parcel import Parcel, Received
 from ...channel.tensors import Layout, describe, memory_of, parse_layout, payload_segments
 from ...errors import ProtocolError
-from ...wire.copying import ALIGNMENT
+from ...wire.memory.copying import ALIGNMENT
 from .context import EMPTY, RequestContext
 from .context import decode as decode_context
 from .context import encode as encode_context

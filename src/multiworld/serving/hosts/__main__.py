@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ...command_parser import CommandParser
 from ...process.interruption import end_on_signals
-from ...wire.token import TOKEN_VARIABLE, check_token, weakness_of
+from ...wire.endpoints.token import TOKEN_VARIABLE, check_token, weakness_of
 from ..graces import GRACE_S
 from .options import HostOptions
 

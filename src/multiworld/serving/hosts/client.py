@@ -10,9 +10,9 @@ from typing import TypeVar
 from ...errors import HandshakeError, MessageError
 from ...process.link import CallRefusedError, ControlLink, LinkLostError
 from ...process.link.blocking import BlockingLinks, wait_for
-from ...wire.addresses import show
-from ...wire.dialer import DialError
-from ...wire.token import check_token
+from ...wire.endpoints.addresses import show
+from ...wire.endpoints.dialer import DialError
+from ...wire.endpoints.token import check_token
 from ..errors import DeploymentError
 from .questions import CONTROLLER_QUESTIONS, ControllerQuestion
 

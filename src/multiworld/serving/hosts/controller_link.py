@@ -14,10 +14,10 @@ from functools import partial
 
 from ...errors import HandshakeError, MultiworldError, ProtocolError, TokenError
 from ...process.link import Call, ControlLink, LinkLostError, RedialedLink
-from ...wire.addresses import show
 from ...wire.backoff import BackOff
-from ...wire.dialer import DialError
-from ...wire.progress import ProgressThread
+from ...wire.endpoints.addresses import show
+from ...wire.endpoints.dialer import DialError
+from ...wire.progress.thread import ProgressThread
 from .messages import HOST_EVENTS, HOST_ORDERS, Hello, HostEvent, HostOrder, Refused
 
 logger = logging.getLogger(__name__)

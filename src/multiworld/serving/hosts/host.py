@@ -9,8 +9,8 @@ from functools import partial
 from typing import TypeVar
 
 from ...process.link import CallRefusedError, ControlLink, LinkLostError
-from ...wire.operation import Operation, pass_on
-from ...wire.waiting import wait_async
+from ...wire.progress.operation import Operation, pass_on
+from ...wire.progress.waiting import wait_async
 from ..errors import DeploymentError, HostExhaustedError
 from ..graces import GRACE_S
 from ..member.exit_status import Ending

@@ -17,7 +17,7 @@ from ...process.link import Call
 from ...process.orphans import OrphanReaper, Reaping
 from ...process.spawn.fork_server import ForkServer
 from ...wire.descriptors import is_scarcity
-from ...wire.progress import ProgressThread, Timer
+from ...wire.progress.thread import ProgressThread, Timer
 from ..errors import DeploymentError, HostExhaustedError
 from ..member.exit_status import Ending
 from .controller_link import ControllerLink

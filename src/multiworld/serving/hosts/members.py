@@ -21,7 +21,7 @@ from ...process.spawn.forking import WAITED_FOR
 from ...process.spawn.keeper import ForkServerKeeper
 from ...wire.backoff import BackOff
 from ...wire.descriptors import is_scarcity
-from ...wire.progress import ProgressThread, Timer
+from ...wire.progress.thread import ProgressThread, Timer
 from ...wire.seldom import Seldom
 from ...world.restarts import Restarts
 from ...world.stopped import StoppedTime

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...wire.endpoints.names import is_address
+from ...wire.endpoints.token import check_token
 from ...wire.messages import message
-from ...wire.names import is_address
-from ...wire.token import check_token
 from ..graces import GRACE_S
 from .order import Order
 

@@ -11,7 +11,7 @@ from ...process.logs.lines import Labeller
 from ...process.logs.log_file import LogFile
 from ...process.logs.output import ProcessOutput
 from ...process.logs.route import Route
-from ...wire.progress import ProgressThread
+from ...wire.progress.thread import ProgressThread
 from .recent_lines import LinesTold, RecentLines
 
 LARGEST_BYTES = 16 * 1024 * 1024  # of a member's log file

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 
 from ...errors import ProtocolError
-from ...wire.progress import ProgressThread
+from ...wire.progress.thread import ProgressThread
 from .lines import LineSplitter, to_line
 from .messages import Stop
 from .owner_messages import OWNER_SAYS, TO_OWNER, Ready

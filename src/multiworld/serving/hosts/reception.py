@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from ...process.link import Call, ControlHello, ControlLink, on_event_loop
-from ...wire.admission import UNPROVEN_S
-from ...wire.listener import Listener, Pending, Route
-from ...wire.progress import ProgressThread
-from ...wire.token import check_token
+from ...wire.endpoints.admission import UNPROVEN_S
+from ...wire.endpoints.listener import Listener, Pending, Route
+from ...wire.endpoints.token import check_token
+from ...wire.progress.thread import ProgressThread
 from .host import Host
 from .messages import HOST_EVENTS, HOST_ORDERS, Hello, HostEvent, HostOrder, Refused
 from .questions import CONTROLLER_QUESTIONS, ControllerQuestion

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 
 from ...process.interruption import ENDING, takeable
-from ...wire.progress import ProgressThread
+from ...wire.progress.thread import ProgressThread
 
 __all__ = ["ENDING", "Signals"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TypeVar
 
 from ...process.link import ControlLink
-from ...wire.addresses import show
-from ...wire.dialer import dial
-from ...wire.handshake import DialerHello
-from ...wire.progress import ProgressThread
-from ...wire.waiting import wait_async
+from ...wire.endpoints.addresses import show
+from ...wire.endpoints.dialer import dial
+from ...wire.endpoints.handshake import DialerHello
+from ...wire.progress.thread import ProgressThread
+from ...wire.progress.waiting import wait_async
 from ..hosts.client import PURPOSE, explained, link_to_controller
 from ..hosts.questions import ControllerQuestion
 

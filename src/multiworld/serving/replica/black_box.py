@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...wire.shared_region import SharedRegion
+from ...wire.memory.shared_region import SharedRegion
 
 PLACE_BYTES: Final = 16  # of a request's id: packets.ID_BYTES, which a host process would have to import torch for
 NUM_PLACES: Final = 511  # the first place of the memory says whether they were enough

@@ -22,8 +22,8 @@ from multiworld.elastic.leadership.election import Role, may_have_gone_on
 from multiworld.elastic.logs.pump import WorkerStreams
 from multiworld.process.child import WorkerProcess
 from multiworld.testing.deadlines import wait_until
-from multiworld.wire.operation import Operation
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.operation import Operation
+from multiworld.wire.progress.thread import ProgressThread
 from tests.unit.elastic.agent.test_environment import PLACE
 from tests.unit.elastic.simulated_agents import HANG_S, LEASE_S, SimulatedAgent, disorder
 

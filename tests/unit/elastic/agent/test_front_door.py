@@ -17,9 +17,9 @@ from torch._C._distributed_c10d import TCPStore
 from multiworld.elastic.agent import front_door
 from multiworld.elastic.agent.front_door import C10D, PING_BYTES, FrontDoor
 from multiworld.testing.deadlines import scaled, wait_until
-from multiworld.wire.admission import MAX_UNPROVEN
-from multiworld.wire.operation import Operation
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.endpoints.admission import MAX_UNPROVEN
+from multiworld.wire.progress.operation import Operation
+from multiworld.wire.progress.thread import ProgressThread
 
 WORKER = C10D + bytes(PING_BYTES)
 

@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from multiworld.elastic.agent.master_store import MasterKeeper, MasterStore
 from multiworld.testing.deadlines import scaled, wait_until
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.thread import ProgressThread
 
 
 def set_and_get(address: str, port: int) -> bytes:

@@ -41,7 +41,7 @@ from multiworld.elastic.logs.pump import LogPump
 from multiworld.process.link import CallRefusedError
 from multiworld.process.link.blocking import wait_for
 from multiworld.process.link.envelope import pack_asked
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.thread import ProgressThread
 from multiworld.world.link import Link
 from tests.unit.elastic.job.test_job import agent as agent_info
 

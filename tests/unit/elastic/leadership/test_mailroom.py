@@ -14,7 +14,7 @@ from multiworld.elastic.leadership.mailroom import Mailroom, RosterCopy
 from multiworld.elastic.leadership.messages import AgentMessage, RosterChanged, RosterTold
 from multiworld.elastic.leadership.outbox import Outbox
 from multiworld.wire.messages import decode, encode
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.thread import ProgressThread
 
 MAX_BYTES = 2_000_000  # when one host is lost and replaced
 ROUNDS = 5

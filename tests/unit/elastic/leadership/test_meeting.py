@@ -24,8 +24,8 @@ from multiworld.elastic.rendezvous.registry import find_rendezvous
 from multiworld.process.facts import find_listener
 from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
 from multiworld.testing.deadlines import wait_until
-from multiworld.wire.operation import Operation, drive
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.operation import Operation, drive
+from multiworld.wire.progress.thread import ProgressThread
 
 
 def options(**given: Any) -> JobOptions:

@@ -49,7 +49,7 @@ from multiworld.elastic.leadership.messages import (
 )
 from multiworld.elastic.rendezvous.base import Address
 from multiworld.errors import MessageError
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.thread import ProgressThread
 
 PLACE: dict[str, Any] = {
     "generation": 3,

@@ -9,7 +9,7 @@ from benchmarks.elastic.simulated_cluster import HandDrivenLoop
 from multiworld.elastic.job.actions import Die, Reset
 from multiworld.elastic.leadership.messages import AgentMessage
 from multiworld.elastic.leadership.outbox import SLICE_S, Outbox, Post
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.thread import ProgressThread
 
 PER_TURN = 4
 DIE, RESET = Die(), Reset()

@@ -28,9 +28,9 @@ from multiworld.elastic.rendezvous.etcd_gateway import (
 from multiworld.elastic.rendezvous.registry import find_rendezvous
 from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
 from multiworld.testing import scaled, wait_until
-from multiworld.wire.operation import drive
-from multiworld.wire.progress import ProgressThread
-from multiworld.wire.waiting import wait_blocking
+from multiworld.wire.progress.operation import drive
+from multiworld.wire.progress.thread import ProgressThread
+from multiworld.wire.progress.waiting import wait_blocking
 from tests.unit.fake_etcd import FakeEtcd, http_answer
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

@@ -35,7 +35,7 @@ from multiworld.elastic.torch_services.timers import (
 from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
 from multiworld.process.spawn.worker_program import _bind
 from multiworld.testing import wait_until
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.thread import ProgressThread
 from tests.unit.elastic.job.test_job import failure
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

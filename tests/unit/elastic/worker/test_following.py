@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from multiworld.errors import JoinError, JoinRefusedError
-from multiworld.wire.operation import Operation, drive
+from multiworld.wire.progress.operation import Operation, drive
 from multiworld.world.following import Following
 from multiworld.world.formation import Formation
 from multiworld.world.join_request import JoinRequest, JoinTarget

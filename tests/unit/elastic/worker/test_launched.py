@@ -21,11 +21,11 @@ from multiworld.errors import (
     ProtocolError,
 )
 from multiworld.testing import scaled
-from multiworld.wire.dialer import dial
-from multiworld.wire.frames import Header, Kind, pack_frame
-from multiworld.wire.handshake import DialerHello
+from multiworld.wire.connection.frames import Header, Kind, pack_frame
+from multiworld.wire.endpoints.dialer import dial
+from multiworld.wire.endpoints.handshake import DialerHello
 from multiworld.wire.messages import Json, from_json, to_json
-from multiworld.wire.waiting import wait_blocking
+from multiworld.wire.progress.waiting import wait_blocking
 from multiworld.world.launch_news import WORKER_NEWS, Formed
 from multiworld.world.launched import Launch, Place, job_name, launched
 from multiworld.world.process_link import close_links

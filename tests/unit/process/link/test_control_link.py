@@ -17,14 +17,14 @@ from multiworld.errors import HandshakeError, MessageError, MultiworldError, Tok
 from multiworld.process.link import Call, CallRefusedError, ControlHello, ControlLink, LinkLostError, RedialedLink
 from multiworld.process.link.envelope import pack_asked
 from multiworld.wire.backoff import BackOff
-from multiworld.wire.dialer import DialError, dial
-from multiworld.wire.frames import Kind, pack_frame
-from multiworld.wire.handshake import DialerHello
-from multiworld.wire.listener import Listener, Pending
+from multiworld.wire.connection.frames import Kind, pack_frame
+from multiworld.wire.endpoints.dialer import DialError, dial
+from multiworld.wire.endpoints.handshake import DialerHello
+from multiworld.wire.endpoints.listener import Listener, Pending
 from multiworld.wire.messages import MessageSet, message
-from multiworld.wire.operation import Operation
-from multiworld.wire.progress import ProgressThread
-from multiworld.wire.waiting import wait_blocking
+from multiworld.wire.progress.operation import Operation
+from multiworld.wire.progress.thread import ProgressThread
+from multiworld.wire.progress.waiting import wait_blocking
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

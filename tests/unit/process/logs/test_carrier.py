@@ -18,7 +18,7 @@ from multiworld.process.logs import carrier as carrier_module
 from multiworld.process.logs.carrier import LogCarrier
 from multiworld.process.logs.outlet import Outlet, tell
 from multiworld.testing import wait_until
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.thread import ProgressThread
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

@@ -15,7 +15,7 @@ import pytest
 
 from multiworld.process.spawn.fork_server import ForkServer, Started
 from multiworld.process.spawn.keeper import MAX_LOST, ForkServerKeeper
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.thread import ProgressThread
 
 LOST = ConnectionResetError("the fork server was killed by SIGKILL")
 

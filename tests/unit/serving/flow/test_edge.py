@@ -15,7 +15,7 @@ from multiworld.serving.flow.packets import Item, Kind, Note, decode
 from multiworld.serving.flow.turn import Turn
 from multiworld.serving.member.messages import UPSTREAM_RANK
 from multiworld.testing import scaled
-from multiworld.wire.operation import Operation
+from multiworld.wire.progress.operation import Operation
 
 
 class World:

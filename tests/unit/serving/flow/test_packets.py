@@ -15,7 +15,7 @@ from multiworld.serving.errors import StageFailedError
 from multiworld.serving.flow.context import RequestContext
 from multiworld.serving.flow.error_answer import ErrorAnswer
 from multiworld.serving.flow.packets import INLINE_BYTES, Item, Kind, Note, as_tensors, decode, encode
-from multiworld.wire.copying import ALIGNMENT, address_of, aligned_memory
+from multiworld.wire.memory.copying import ALIGNMENT, address_of, aligned_memory
 
 
 def item(number: int, payload: object, deadline: float = math.inf) -> Item:

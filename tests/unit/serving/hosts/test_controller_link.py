@@ -17,9 +17,9 @@ from multiworld.serving.hosts.messages import HOST_EVENTS, HOST_ORDERS, Hello, H
 from multiworld.serving.hosts.questions import Done
 from multiworld.serving.hosts.reception import Reception
 from multiworld.testing import scaled
-from multiworld.wire.dialer import DialError
-from multiworld.wire.listener import Listener, Pending
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.endpoints.dialer import DialError
+from multiworld.wire.endpoints.listener import Listener, Pending
+from multiworld.wire.progress.thread import ProgressThread
 
 TOKEN = "0123456789abcdef"
 HELLO = Hello(host="here", address="127.0.0.1", pid=1, capacity=1, members={})

@@ -39,8 +39,8 @@ from multiworld.serving.hosts.order import Order
 from multiworld.serving.hosts.owner_messages import OWNER_SAYS, TO_OWNER, Ready
 from multiworld.serving.hosts.signals import Signals
 from multiworld.serving.member.exit_status import Ending
-from multiworld.wire.operation import Operation
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.operation import Operation
+from multiworld.wire.progress.thread import ProgressThread
 from multiworld.world.restarts import Restarts
 
 AT = ("127.0.0.1", 4711)

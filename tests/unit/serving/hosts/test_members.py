@@ -18,7 +18,7 @@ from multiworld.serving.hosts.members import Members
 from multiworld.serving.hosts.order import Order
 from multiworld.serving.hosts.output import Outputs
 from multiworld.testing import scaled
-from multiworld.wire.progress import ProgressThread
+from multiworld.wire.progress.thread import ProgressThread
 
 WAIT_S = 5.0
 T = TypeVar("T")

@@ -49,7 +49,7 @@ def test_a_member_does_not_warn_of_a_weak_token_again_whichever_fork_server_it_h
     code = (
         "import contextlib\n"
         f"from multiworld.serving.{program} import main\n"
-        "from multiworld.wire.token import warn_of_weakness\n"
+        "from multiworld.wire.endpoints.token import warn_of_weakness\n"
         f"with contextlib.suppress(Exception): main({arguments})\n"
         "warn_of_weakness('another')\n"
         "warn_of_weakness('weak')\n"

@@ -17,7 +17,7 @@ from multiworld.serving.hosts.messages import HOST_EVENTS, HOST_ORDERS, Hello
 from multiworld.serving.hosts.questions import ControllerQuestion, MetricsTold, StatusOf
 from multiworld.serving.hosts.reception import Reception
 from multiworld.testing import scaled
-from multiworld.wire.admission import MAX_UNPROVEN
+from multiworld.wire.endpoints.admission import MAX_UNPROVEN
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

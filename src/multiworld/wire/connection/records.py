@@ -21,7 +21,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ..errors import RecordError
+from ...errors import RecordError
 
 DIALER: Final = b"dialer"
 ACCEPTOR: Final = b"acceptor"

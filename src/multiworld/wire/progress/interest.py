@@ -6,7 +6,7 @@ import select
 import threading
 from typing import Final
 
-from .progress import ProgressThread
+from .thread import ProgressThread
 
 READ_EVENTS: Final = select.EPOLLIN | select.EPOLLRDHUP
 

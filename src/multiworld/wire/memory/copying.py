@@ -7,7 +7,7 @@ import mmap
 from collections.abc import Callable
 from typing import Final
 
-from .. import native
+from ... import native
 
 SMALL_BYTES: Final = 64 * 1024
 ALIGNMENT: Final = 64  # of vectors

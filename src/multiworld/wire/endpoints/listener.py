@@ -9,27 +9,18 @@ import socket
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..errors import HandshakeError, ProtocolError, TokenError
+from ...errors import HandshakeError, ProtocolError, TokenError
+from ..connection.connection import Connection
+from ..connection.frames import Header, Kind, pack_frame
+from ..connection.records import ACCEPTOR
+from ..connection.sink import ConnectionSink
+from ..descriptors import is_out_of_descriptors
+from ..messages import encode, from_json
+from ..progress.thread import ProgressThread
+from ..seldom import Seldom
 from .addresses import is_local, is_ours, listen_at, show
 from .admission import ACCEPTS_AT_ONCE, UNPROVEN_S, Admission
-from .connection import Connection
-from .descriptors import is_out_of_descriptors
-from .frames import Header, Kind, pack_frame
-from .handshake import (
-    NONCE_BYTES,
-    TOKEN,
-    DialerHello,
-    HandshakeRefused,
-    check_proof,
-    derive_key,
-    prove,
-    read_hello,
-)
-from .messages import encode, from_json
-from .progress import ProgressThread
-from .records import ACCEPTOR
-from .seldom import Seldom
-from .sink import ConnectionSink
+from .handshake import NONCE_BYTES, TOKEN, DialerHello, HandshakeRefused, check_proof, derive_key, prove, read_hello
 
 logger = logging.getLogger(__name__)
 

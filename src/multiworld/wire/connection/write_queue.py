@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
-from .copying import copied
-from .interest import Interest
-from .interrupts import is_owned
+from ..interrupts import is_owned
+from ..memory.copying import copied
+from ..progress.interest import Interest
 from .records import MAX_BODY_BYTES, RecordWriter
 from .unsent import Unsent
 

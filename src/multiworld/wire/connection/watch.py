@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from .interest import READ_EVENTS, Interest
-from .loop_reader import HOT_S, KEPT_PATROL_S, KEPT_S, PATROL_S, LoopReader, LoopWatched
-from .operation import Operation
-from .polling import look, poller_of
-from .progress import ProgressThread
-from .spinning import SPIN_S, QuickWaits
+from ..progress.interest import READ_EVENTS, Interest
+from ..progress.loop_reader import HOT_S, KEPT_PATROL_S, KEPT_S, PATROL_S, LoopReader, LoopWatched
+from ..progress.operation import Operation
+from ..progress.polling import look, poller_of
+from ..progress.spinning import SPIN_S, QuickWaits
+from ..progress.thread import ProgressThread
 
 logger = logging.getLogger(__name__)
 

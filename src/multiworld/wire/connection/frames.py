@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from ..errors import ProtocolError
+from ...errors import ProtocolError
 
 MAGIC: Final = 0x574D  # "MW" on the wire
 MAGIC_BYTES: Final = MAGIC.to_bytes(2, "little")

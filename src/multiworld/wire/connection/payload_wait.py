@@ -11,8 +11,8 @@ import select
 import time
 from typing import Final
 
-from .polling import look, poller_of
-from .spinning import MAX_MISSES, REST, SPIN_S
+from ..progress.polling import look, poller_of
+from ..progress.spinning import MAX_MISSES, REST, SPIN_S
 
 LARGE_BYTES: Final = 512 * 1024  # a rest above this
 

@@ -14,18 +14,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from ..errors import ProtocolError, RecordError
+from ...errors import ProtocolError, RecordError
+from ..interrupts import is_owned
+from ..progress.interest import READ_EVENTS, Interest
+from ..progress.loop_reader import LoopReader
+from ..progress.operation import Operation
+from ..progress.spinning import QuickWaits
+from ..progress.thread import ProgressThread
 from .frames import FrameParser
-from .interest import READ_EVENTS, Interest
-from .interrupts import is_owned
-from .loop_reader import LoopReader
 from .low_water import LowWater
-from .operation import Operation
 from .payload_wait import PayloadWait
-from .progress import ProgressThread
 from .records import RecordReader, records_of
 from .sink import ConnectionSink, Nobody
-from .spinning import QuickWaits
 from .staging import staging
 from .unsent import Unsent
 from .watch import Watch, watch_together

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
-from .descriptors import is_reserved
-from .seldom import Seldom
+from ..descriptors import is_reserved
+from ..seldom import Seldom
 
 logger = logging.getLogger(__name__)
 

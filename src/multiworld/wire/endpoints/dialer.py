@@ -9,10 +9,16 @@ import socket
 from dataclasses import replace
 from functools import partial
 
-from ..errors import HandshakeError, MultiworldError, ProtocolError, TokenError
+from ...errors import HandshakeError, MultiworldError, ProtocolError, TokenError
+from ..connection.connection import Connection
+from ..connection.frames import Header, Kind, pack_frame
+from ..connection.records import DIALER
+from ..connection.sink import ConnectionSink
+from ..messages import decode, encode
+from ..progress.operation import Operation
+from ..progress.thread import ProgressThread
+from ..seldom import Seldom
 from .addresses import address_of, family_of, is_local, is_ours, show
-from .connection import Connection
-from .frames import Header, Kind, pack_frame
 from .handshake import (
     NONCE_BYTES,
     PROTOCOL_VERSION,
@@ -26,12 +32,6 @@ from .handshake import (
     prove,
     tokens_differ,
 )
-from .messages import decode, encode
-from .operation import Operation
-from .progress import ProgressThread
-from .records import DIALER
-from .seldom import Seldom
-from .sink import ConnectionSink
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterator
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from ..errors import MultiworldError
+from ...errors import MultiworldError
 
 logger = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from ..errors import MultiworldError, again
+from ...errors import MultiworldError, again
 from .operation import Operation, settler
-from .progress import ProgressThread
 from .spinning import SPIN_S, QuickWaits
+from .thread import ProgressThread
 
 T = TypeVar("T")
 _blocked: set[threading.Thread] = set()

@@ -20,8 +20,8 @@ import hmac
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..errors import HandshakeError, MessageError, TokenError
-from .messages import from_json, message, parse, sparse
+from ...errors import HandshakeError, MessageError, TokenError
+from ..messages import from_json, message, parse, sparse
 
 PROTOCOL_VERSION = 4
 NONCE_BYTES = 16

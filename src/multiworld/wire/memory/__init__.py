@@ -1,0 +1,1 @@
+"""Memory: copies of it, memory that two processes share, and waiting for a word in it."""
