@@ -25,9 +25,9 @@ from multiworld.elastic.job.ending import Ending
 from multiworld.elastic.job.history import Event, History
 from multiworld.elastic.job.status import AgentStatus
 from multiworld.elastic.leadership.coordinator import Coordinator
-from multiworld.elastic.page.keeper import PageKeeper
 from multiworld.elastic.page.site import serve_job
 from multiworld.elastic.page.snapshot import Failure, Snapshot
+from multiworld.elastic.page.source import PageKeeper
 from multiworld.observe import server as server_module
 from multiworld.observe import snapshots as snapshots_module
 from multiworld.observe.server import PageServer

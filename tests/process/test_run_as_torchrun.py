@@ -220,7 +220,7 @@ def test_an_address_at_which_nobody_may_listen_is_named_at_once(program: Path, m
     def listen_at(*_: object) -> socket.socket:
         raise PermissionError(errno.EACCES, "Permission denied")  # as to an ordinary user
 
-    monkeypatch.setattr("multiworld.elastic.agent.front_door.listen_at", listen_at)
+    monkeypatch.setattr("multiworld.elastic.agent.shared_port.listen_at", listen_at)
     with pytest.raises(JobError, match=r"cannot meet at 127\.0\.0\.1:1: this host cannot listen at .*: .*denied"):
         main(["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1", str(program)])
 

@@ -37,9 +37,9 @@ from ..torch_services.metrics import JobMetrics
 from ..torch_services.timers import OverrunTimer
 from .absence import Absence
 from .clock import now_us
-from .front_door import FrontDoor
-from .held_worker import HeldWorker, Starter
+from .local_worker import HeldWorker, Starter
 from .master_store import MasterKeeper, MasterStore
+from .shared_port import FrontDoor
 from .worker_port import WorkerPort
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from ...wire.progress.operation import Operation
 from ...wire.progress.thread import ProgressThread
 from ...wire.progress.waiting import run_in_thread
 from ...wire.seldom import Seldom
-from .front_door import BACKLOG, FrontDoor
+from .shared_port import BACKLOG, FrontDoor
 
 logger = logging.getLogger(__name__)
 

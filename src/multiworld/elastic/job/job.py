@@ -22,9 +22,9 @@ from .options import RestartPolicy
 from .phase import Phase, PhaseChange, advance
 from .placement import Placement
 from .plan import JobPlan
-from .posts import Post, Posts, PostState
 from .restart import Restarts
 from .roster import Roster
+from .slots import Post, Posts, PostState
 from .status import WorkerStatus
 
 __all__ = ["LARGE_JOB", "Job", "Phase"]

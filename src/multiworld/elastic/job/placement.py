@@ -7,8 +7,8 @@ import itertools
 from .actions import Action, Reassign, Regroup, Start
 from .layout import AgentInfo, Layout, Slot
 from .nodes import Nodes
-from .posts import Post, Posts, PostState
 from .restart import Restarts
+from .slots import Post, Posts, PostState
 
 MAX_PLACES = 128  # that are given out in one decision: the next one follows when the coordinator has listened
 

@@ -8,7 +8,7 @@ from ...wire.backoff import BackOff
 from .layout import Slot
 from .options import RestartBudget, RestartPolicy
 from .plan import JobPlan
-from .posts import Post, Posts
+from .slots import Post, Posts
 
 DEFAULT_BUDGET = RestartBudget(max_restarts=3, per_s=600.0)
 """For programs that use multiworld, where nothing else is asked for."""

@@ -40,10 +40,10 @@ from ...wire.progress.thread import ProgressThread
 from ...world.liveness import LivenessPolicy
 from ...world.procfs import child_pids
 from ..agent.agent import Agent
-from ..agent.held_worker import start_fork_server
+from ..agent.local_worker import start_fork_server
 from ..control.client import read_lines
-from ..control.desk import Desk
 from ..control.messages import PURPOSE as CONTROL
+from ..control.server import Desk
 from ..job.actions import Outcome
 from ..job.agreement import plan_of, what_must_agree
 from ..job.failure import in_causal_order
@@ -54,7 +54,7 @@ from ..leadership.coordinator import Coordinator
 from ..leadership.leadership import Leadership
 from ..leadership.links import AgentLinks
 from ..logs.pump import LogPump
-from ..page.keeper import PageKeeper
+from ..page.source import PageKeeper
 from ..rendezvous.base import Address, Rendezvous
 from ..rendezvous.registry import find_rendezvous
 from ..torch_services.services import TorchServices

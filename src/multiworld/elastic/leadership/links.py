@@ -19,7 +19,7 @@ from ...world.link import Link, accept_link
 from ...world.link_messages import Goodbye, LinkHello
 from ...world.liveness import Cause, LivenessPolicy, Lost
 from ...world.peers import PeerInfo
-from ..agent.front_door import FrontDoor
+from ..agent.shared_port import FrontDoor
 from ..rendezvous.base import Address
 from .messages import AGENT_MESSAGES, AgentMessage, Refuse
 

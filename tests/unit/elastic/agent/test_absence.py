@@ -11,9 +11,9 @@ from typing import cast
 import pytest
 
 from benchmarks.elastic.job import free_port
-from multiworld.elastic.agent import held_worker
+from multiworld.elastic.agent import local_worker as held_worker
 from multiworld.elastic.agent.absence import Absence
-from multiworld.elastic.agent.held_worker import HeldWorker
+from multiworld.elastic.agent.local_worker import HeldWorker
 from multiworld.elastic.job.failure import FailureCause
 from multiworld.elastic.job.options import RestartBudget, RestartPolicy
 from multiworld.elastic.job.plan import JobPlan

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ErrorHandler, record
 
-from multiworld.elastic.agent import autopsy
-from multiworld.elastic.agent.autopsy import Remains, examine
+from multiworld.elastic.agent import exit_cause as autopsy
+from multiworld.elastic.agent.exit_cause import Remains, examine
 from multiworld.elastic.job.actions import Exited
 from multiworld.elastic.job.assignment import Assignment
 from multiworld.elastic.job.failure import FailureCause, WorkerFailure, first_failure, in_causal_order

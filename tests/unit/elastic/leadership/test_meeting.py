@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from multiworld.elastic.agent.front_door import C10D, FrontDoor
+from multiworld.elastic.agent.shared_port import C10D, FrontDoor
 from multiworld.elastic.job.agreement import plan_of, what_must_agree
 from multiworld.elastic.job.options import JobOptions, RestartBudget
 from multiworld.elastic.job.roster import Roster, RosterEntry

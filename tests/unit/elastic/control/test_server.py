@@ -12,9 +12,8 @@ from typing import Any, cast
 import pytest
 
 from multiworld.elastic.agent.agent import Agent
-from multiworld.elastic.control import desk as desk_module
+from multiworld.elastic.control import server as desk_module
 from multiworld.elastic.control.client import ControlError, Conversation, Session
-from multiworld.elastic.control.desk import Desk
 from multiworld.elastic.control.messages import (
     Done,
     Drain,
@@ -29,6 +28,7 @@ from multiworld.elastic.control.messages import (
     WhoIsHere,
 )
 from multiworld.elastic.control.questions import ENDING
+from multiworld.elastic.control.server import Desk
 from multiworld.elastic.job.actions import Die
 from multiworld.elastic.job.history import History
 from multiworld.elastic.job.job import Job

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
-from multiworld.elastic.agent import front_door
-from multiworld.elastic.agent.front_door import C10D, PING_BYTES, FrontDoor
+from multiworld.elastic.agent import shared_port as front_door
+from multiworld.elastic.agent.shared_port import C10D, PING_BYTES, FrontDoor
 from multiworld.testing.deadlines import scaled, wait_until
 from multiworld.wire.endpoints.admission import MAX_UNPROVEN
 from multiworld.wire.progress.operation import Operation

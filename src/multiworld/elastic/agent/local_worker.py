@@ -32,9 +32,9 @@ from ..job.assignment import Assignment
 from ..job.failure import FailureCause, WorkerFailure
 from ..job.options import JobOptions
 from ..logs.pump import LogPump, WorkerStreams
-from .autopsy import Remains, dump_stacks, examine
 from .clock import now_us
 from .environment import local_arguments, worker_variables
+from .exit_cause import Remains, dump_stacks, examine
 
 logger = logging.getLogger(__name__)
 
