@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from multiworld.bench.machine import describe_machine
-from multiworld.bench.report import Line, Report, Section
+from multiworld.bench.report import Line, Report, Section, describe_machine
 from multiworld.bench.table import append_record, section_text, verdict_text
 
 __all__ = ["RESULTS", "Suite"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multiworld.bench import channels, memory, training, veth
+from multiworld.bench import channels, memory
 from multiworld.bench.options import Options
 from multiworld.bench.report import Line
 
@@ -101,11 +101,11 @@ class _Network:
 
 @pytest.fixture(autouse=True)
 def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (channels, memory, training, veth):
+    for module in (channels, memory):
         monkeypatch.setattr(module, "Team", _Team)
     monkeypatch.setattr(memory, "QUICK_SETTLE_S", 0.0)
-    monkeypatch.setattr(veth, "Network", _Network)
-    monkeypatch.setattr(veth, "hosts_available", lambda: None)
+    monkeypatch.setattr(channels, "Network", _Network)
+    monkeypatch.setattr(channels, "hosts_available", lambda: None)
 
 
 def _lines(*backends: str) -> dict[str, Line]:
@@ -146,7 +146,7 @@ def test_a_channel_in_its_place_is_not_held_to_the_bounds_of_shared_memory() -> 
 
 
 def test_without_namespaces_their_lines_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(veth, "hosts_available", lambda: "network namespaces need root")
+    monkeypatch.setattr(channels, "hosts_available", lambda: "network namespaces need root")
     missing = {name: line.note for name, line in _lines("shm").items() if line.value is None}
     names = ("round trip 4 kB", "64 MB")
     assert missing == {

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from multiworld.bench.machine import Machine, describe_machine
-from multiworld.bench.report import Bound, Line, Report, Section
+from multiworld.bench.report import Bound, Line, Machine, Report, Section, describe_machine
 from multiworld.bench.samples import Pairs
 from multiworld.bench.table import append_record, format_figure, report_text, section_text
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from multiworld.bench.machine import describe_machine
 from multiworld.bench.options import Options
-from multiworld.bench.report import Bound, Line, Report, Section
+from multiworld.bench.report import Bound, Line, Report, Section, describe_machine
 from multiworld.cli import bench
 from multiworld.testing import WorkerFailedError
 

@@ -97,6 +97,10 @@ class Tensors:
             [torch.empty(numel) for _ in range(world_size)],
         )
 
+    @property
+    def is_root(self) -> bool:
+        return self.rank == ROOT
+
     def prepare(self, kind: str) -> None:
         """Write what this rank gives, and spoil what it is to get."""
         gives, gets = given(kind, self.rank, len(self.inputs)), gotten(kind, self.rank, len(self.inputs), 1)
@@ -116,37 +120,22 @@ class Tensors:
         return right and all(map(holds, self.outputs, gets.parts))
 
 
-def _gloo_gather(group: dist.ProcessGroup, tensors: Tensors) -> dist.Work:
-    options = dist.GatherOptions()
+def _of_root(options: Any) -> Any:
     options.rootRank = ROOT
-    return group.gather([tensors.outputs] if group.rank() == ROOT else [], [tensors.mine], options)
-
-
-def _gloo_scatter(group: dist.ProcessGroup, tensors: Tensors) -> dist.Work:
-    options = dist.ScatterOptions()
-    options.rootRank = ROOT
-    return group.scatter([tensors.mine], [tensors.inputs] if group.rank() == ROOT else [], options)
-
-
-def _gloo_broadcast(group: dist.ProcessGroup, tensors: Tensors) -> dist.Work:
-    options = dist.BroadcastOptions()
-    options.rootRank = ROOT
-    return group.broadcast([tensors.mine], options)
-
-
-def _gloo_reduce(group: dist.ProcessGroup, tensors: Tensors) -> dist.Work:
-    options = dist.ReduceOptions()
-    options.rootRank = ROOT
-    return group.reduce([tensors.mine], options)
+    return options
 
 
 GLOO_CALLS: Mapping[str, Callable[[dist.ProcessGroup, Tensors], dist.Work]] = {
-    "broadcast": _gloo_broadcast,
+    "broadcast": lambda group, tensors: group.broadcast([tensors.mine], _of_root(dist.BroadcastOptions())),
     "all_reduce": lambda group, tensors: group.allreduce([tensors.mine]),
-    "reduce": _gloo_reduce,
+    "reduce": lambda group, tensors: group.reduce([tensors.mine], _of_root(dist.ReduceOptions())),
     "all_gather": lambda group, tensors: group.allgather([tensors.outputs], [tensors.mine]),
-    "gather": _gloo_gather,
-    "scatter": _gloo_scatter,
+    "gather": lambda group, tensors: group.gather(
+        [tensors.outputs] if tensors.is_root else [], [tensors.mine], _of_root(dist.GatherOptions())
+    ),
+    "scatter": lambda group, tensors: group.scatter(
+        [tensors.mine], [tensors.inputs] if tensors.is_root else [], _of_root(dist.ScatterOptions())
+    ),
     "reduce_scatter": lambda group, tensors: group.reduce_scatter([tensors.mine], [tensors.inputs]),
     "all_to_all": lambda group, tensors: group.alltoall(tensors.outputs, tensors.inputs),
     "barrier": lambda group, tensors: group.barrier(),
@@ -173,21 +162,13 @@ def call(api: Collectives[T], kind: str, tensors: Tensors) -> T:
     return result
 
 
-def _gather(api: Collectives[T], tensors: Tensors) -> T:
-    return api.gather(tensors.mine, tensors.outputs if tensors.rank == ROOT else None, ROOT)
-
-
-def _scatter(api: Collectives[T], tensors: Tensors) -> T:
-    return api.scatter(tensors.mine, tensors.inputs if tensors.rank == ROOT else None, ROOT)
-
-
 WORLD_CALLS: Mapping[str, Callable[[Collectives[Any], Tensors], Any]] = {
     "broadcast": lambda api, tensors: api.broadcast(tensors.mine, ROOT),
     "all_reduce": lambda api, tensors: api.all_reduce(tensors.mine),
     "reduce": lambda api, tensors: api.reduce(tensors.mine, ROOT),
     "all_gather": lambda api, tensors: api.all_gather(tensors.outputs, tensors.mine),
-    "gather": _gather,
-    "scatter": _scatter,
+    "gather": lambda api, tensors: api.gather(tensors.mine, tensors.outputs if tensors.is_root else None, ROOT),
+    "scatter": lambda api, tensors: api.scatter(tensors.mine, tensors.inputs if tensors.is_root else None, ROOT),
     "reduce_scatter": lambda api, tensors: api.reduce_scatter(tensors.mine, tensors.inputs),
     "all_to_all": lambda api, tensors: api.all_to_all(tensors.outputs, tensors.inputs),
     "barrier": lambda api, tensors: api.barrier(),

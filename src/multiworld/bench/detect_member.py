@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import torch
@@ -19,14 +19,12 @@ from .member import Member
 class DetectMember(Member):
     """In one world at a time, ``worlds`` or not. All times are CLOCK_MONOTONIC in seconds."""
 
-    def __init__(self, manager: mw.WorldManager, rank: int, size: int) -> None:
-        super().__init__(manager, rank, size)
-        self.own_store_url = ""
-        self._world: mw.World | None = None
-        self._group: dist.ProcessGroup | None = None
-        self._broken: asyncio.Task[dict[str, Any]] | None = None
-        self._pending: list[asyncio.Task[float]] = []
-        self._raw: asyncio.Task[float | None] | None = None
+    own_store_url = ""
+    _world: mw.World | None = None
+    _group: dist.ProcessGroup | None = None
+    _broken: asyncio.Task[dict[str, Any]] | None = None
+    _pending: Sequence[asyncio.Task[float]] = ()
+    _raw: asyncio.Task[float | None] | None = None
 
     async def serve_worlds(self) -> str:
         """Host a store here, which dies with this process; the same one each time."""
@@ -74,7 +72,7 @@ class DetectMember(Member):
         assert self._world is not None
         self._world.abort()
         self._world, self._group, self._broken, self._raw = None, None, None, None
-        self._pending = []
+        self._pending = ()
 
     async def _watch(self, world: mw.World) -> dict[str, Any]:
         error = await world.wait_broken()

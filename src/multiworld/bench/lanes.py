@@ -18,6 +18,8 @@ from .collective_calls import GLOO_CALLS, Tensors, call
 from .member import Member
 from .samples import RAW, lane_names
 
+UNKNOWN = {(RAW, "reduce")}  # it computes in the other ranks' tensors, so those give something else the next time
+
 
 class Lane(Protocol):
     """One rank of a group. In a pair rank 0 leads: it streams to rank 1, and begins each round trip."""
@@ -126,6 +128,27 @@ class LaneMember(Member):
             world = await self.form_world(f"lanes-{backend}", backend)
             lanes = AsyncLane(world), BlockingLane(world)
             self._lanes.update(zip(lane_names([backend]), lanes, strict=True))
+
+
+class GroupMember(LaneMember):
+    """One rank of a group whose collectives are measured."""
+
+    _tensors: Tensors | None = None
+
+    async def allocate(self, size_bytes: int) -> None:
+        """Make the tensors that every lane will use in turn."""
+        self._tensors = None  # give the old ones back first
+        self._tensors = Tensors.make(size_bytes, self.rank, self.size)
+
+    async def repeat(self, lane: str, kind: str, count: int) -> float:
+        """Call a collective ``count`` times; return the seconds of one. Raises if the result is wrong."""
+        tensors = self._tensors
+        assert tensors is not None
+        tensors.prepare(kind)
+        took_s = await self._lanes[lane].repeat(kind, tensors, count)
+        if (lane, kind) not in UNKNOWN and not tensors.hold(kind, count):
+            raise AssertionError(f"{kind}, {lane}: a wrong result on rank {self.rank}")
+        return took_s
 
 
 def _stream_blocking(issue: Callable[[Tensor], Waitable], buffers: Sequence[Tensor], count: int) -> None:

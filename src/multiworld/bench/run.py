@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from .machine import describe_machine
 from .options import Options
-from .report import Report, Section
+from .report import Report, Section, describe_machine
 
 BENCHMARKS = {
     "channels": "what our channels must reach: messages, collectives, memory and a DDP step, beside raw Gloo",
