@@ -23,7 +23,7 @@ COMPILED_TESTS = $(shell \
 SOURCES := MULTIWORLD_NATIVE=core
 NONE_CHOSEN = $(if $(PYTEST_ARGS),|| [ $$? = 5 ]) # of what the arguments choose, one of two runs may have nothing
 
-.PHONY: help setup demo test check unit process bench docs clean
+.PHONY: help setup demo test check lint types unit process bench docs clean
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
@@ -43,12 +43,20 @@ $(STAMP): pyproject.toml constraints.txt setup.py mypyc.ini tools/set_up.py $(NA
 demo: $(STAMP) ## Serve real images through worlds that are killed and stopped meanwhile; options in ARGS
 	@$(BIN)/multiworld demo $(ARGS)
 
-test: check unit process ## Run all checks and all tests
+test: $(STAMP) ## Run all checks and all tests
+	@$(MAKE) lint
+	@nice -n 19 $(MAKE) types >$(VENV)/types.log 2>&1 & trap "kill $$! 2>/dev/null" EXIT; \
+		$(MAKE) unit; tested=$$?; wait $$!; typed=$$?; cat $(VENV)/types.log; exit $$((tested | typed))
+	@$(MAKE) process
 
-check: $(STAMP) ## Formatting, linting, typing, import contracts
+check: lint types ## Formatting, linting, typing, import contracts
+
+lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy & $(BIN)/lint-imports; kept=$$?; wait $$! && exit $$kept
+
+types: $(STAMP) # in the test run beside the unit tests, which leave a processor idle here and there
+	$(BIN)/mypy & trap "kill $$! 2>/dev/null" EXIT; $(BIN)/lint-imports; kept=$$?; wait $$! && exit $$kept
 
 unit: $(STAMP) ## Run the tests that start no process, in parallel, of the sources and of what was compiled
 	$(SOURCES) $(BIN)/pytest -n 2 tests/unit tests/property $(PYTEST_ARGS)
