@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from .compat.in_torch import install_in_torch
     from .compat.manager import WorldManager
     from .compat.watchdog import WatchDog
-    from .world.group_mesh import WorldMesh
-    from .world.request import Request
+    from .world.operations.request import Request
+    from .world.process_group.mesh import WorldMesh
     from .world.state import WorldState
     from .world.world import World, WorldStatistics
 
@@ -111,12 +111,12 @@ _LAZY = {  # these import torch, which takes a second: `multiworld --help` must 
     "ChannelSupport": ".channel.base",
     "DataChannel": ".channel.base",
     "ReduceOp": "torch.distributed",
-    "Request": ".world.request",
+    "Request": ".world.operations.request",
     "WatchDog": ".compat.watchdog",
     "World": ".world.world",
     "WorldCommunicator": ".compat.communicator",
     "WorldManager": ".compat.manager",
-    "WorldMesh": ".world.group_mesh",
+    "WorldMesh": ".world.process_group.mesh",
     "WorldState": ".world.state",
     "WorldStatistics": ".world.world",
     "install_in_torch": ".compat.in_torch",

@@ -15,7 +15,7 @@ from multiworld.channel.tcp import TcpChannel
 from multiworld.testing import scaled
 from multiworld.wire.connection.connection import Connection
 from multiworld.wire.connection.frames import Kind, pack_frame, pack_header
-from multiworld.world.link_messages import WorldRevoked, pack_message
+from multiworld.world.links.messages import WorldRevoked, pack_message
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from multiworld.testing import wait_until
-from multiworld.world.procfs import process_sessions
+from multiworld.world.processes.procfs import process_sessions
 from tests import warm_programs
 
 WAIT_S = 10.0

@@ -20,7 +20,7 @@ from multiworld.process.spawn import seqpacket
 from multiworld.process.spawn.entrypoint import EntrypointKind
 from multiworld.process.spawn.fork_server import ForkServer
 from multiworld.testing import scaled, wait_until
-from multiworld.world.procfs import RUNNING, process_start_time, process_state
+from multiworld.world.processes.procfs import RUNNING, process_start_time, process_state
 
 from .fork_server_agent import WAIT_S, Agent, Started
 

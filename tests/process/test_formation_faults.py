@@ -16,7 +16,7 @@ from multiworld.store.base import Store
 from multiworld.testing import scaled
 from multiworld.wire.progress.operation import drive
 from multiworld.wire.progress.waiting import wait_async
-from multiworld.world.peers import PeerInfo
+from multiworld.world.links.peers import PeerInfo
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

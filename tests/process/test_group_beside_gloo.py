@@ -22,7 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import multiworld as mw
 from multiworld.testing import scaled
-from multiworld.world import group_names
+from multiworld.world.process_group import names as group_names
 
 SIZE = 2
 LONG = timedelta(seconds=20)

@@ -15,7 +15,7 @@ import pytest
 
 from multiworld.testing import scaled
 from multiworld.wire.progress.thread import ProgressThread
-from multiworld.world.kept_process import KeptProcess
+from multiworld.world.processes.kept_process import KeptProcess
 
 WAIT_S = 20.0
 

@@ -17,8 +17,8 @@ from multiworld.testing import Deadline, scaled
 from multiworld.wire.connection.connection import Connection
 from multiworld.wire.connection.sink import ConnectionSink
 from multiworld.wire.progress.operation import Operation, pass_on
+from multiworld.world.links.switchboard import Switchboard
 from multiworld.world.liveness import Cause, Lost
-from multiworld.world.switchboard import Switchboard
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from multiworld.testing import wait_until
-from multiworld.world.procfs import process_sessions
+from multiworld.world.processes.procfs import process_sessions
 
 pytestmark = pytest.mark.process
 

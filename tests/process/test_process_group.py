@@ -32,8 +32,8 @@ from multiworld.testing import scaled, wait_until
 from multiworld.wire.progress.operation import Operation as Finished
 from multiworld.wire.progress.operation import settler
 from multiworld.wire.progress.waiting import wait_blocking
-from multiworld.world.group_mesh import WorldMesh
-from multiworld.world.process_group import WorldProcessGroup
+from multiworld.world.process_group.group import WorldProcessGroup
+from multiworld.world.process_group.mesh import WorldMesh
 from tests.process.process_group_programs import BACKENDS
 
 pytestmark = [

@@ -16,9 +16,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from multiworld.world import vitals
 from multiworld.world.liveness import Vital
-from multiworld.world.sentinel import DATAGRAM_BYTES, NONCE_BYTES, Sentinel, decode_reply, encode_query, nonce_of
+from multiworld.world.processes import vitals
+from multiworld.world.processes.sentinel import (
+    DATAGRAM_BYTES,
+    NONCE_BYTES,
+    Sentinel,
+    decode_reply,
+    encode_query,
+    nonce_of,
+)
 
 pytestmark = pytest.mark.process
 
@@ -65,7 +72,7 @@ class Owner:
 
 OWNER = """
 import sys
-from multiworld.world.sentinel import Sentinel
+from multiworld.world.processes.sentinel import Sentinel
 sentinel = Sentinel.start("127.0.0.1", sys.stdin.buffer.readline().rstrip())
 print(sentinel.port, sentinel.pid, flush=True)
 for line in sys.stdin.buffer:

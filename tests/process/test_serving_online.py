@@ -25,7 +25,7 @@ from multiworld.serving import (
 )
 from multiworld.serving.control.actions import CanaryPassed
 from multiworld.serving.tracing.hops import Sent
-from multiworld.world.procfs import EXITED, process_start_time, process_state
+from multiworld.world.processes.procfs import EXITED, process_start_time, process_state
 
 pytestmark = pytest.mark.process
 

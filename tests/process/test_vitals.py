@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from multiworld.world import vitals
 from multiworld.world.liveness import Vital
-from multiworld.world.procfs import process_session
+from multiworld.world.processes import vitals
+from multiworld.world.processes.procfs import process_session
 
 pytestmark = [pytest.mark.process, pytest.mark.alone]
 
@@ -155,7 +155,7 @@ def test_no_pidfd_for_another_process_with_the_same_pid() -> None:
 
 
 def test_processes_of_one_host_have_one_identity_and_share_it() -> None:
-    code = "from multiworld.world.vitals import host_identity; print(host_identity().hex())"
+    code = "from multiworld.world.processes.vitals import host_identity; print(host_identity().hex())"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
     assert bytes.fromhex(printed) == vitals.host_identity()
     assert len(vitals.host_identity()) == 16
@@ -167,7 +167,7 @@ def test_processes_of_one_host_have_one_identity_and_share_it() -> None:
 
 @pytest.mark.parametrize("namespace", ["--net", "--pid"])
 def test_another_namespace_is_another_host(namespace: str) -> None:
-    code = "from multiworld.world.vitals import host_identity; print(host_identity().hex())"
+    code = "from multiworld.world.processes.vitals import host_identity; print(host_identity().hex())"
     command = ["unshare", namespace, "--fork", sys.executable, "-c", code]
     if namespace == "--pid":
         command.insert(2, "--mount-proc")

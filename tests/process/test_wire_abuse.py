@@ -26,7 +26,7 @@ from multiworld.wire.endpoints.admission import MAX_UNPROVEN
 from multiworld.wire.endpoints.handshake import NONCE_BYTES, PROTOCOL_VERSION, DialerHello, prove
 from multiworld.wire.endpoints.listener import Pending
 from multiworld.wire.messages import encode
-from multiworld.world.peers import PeerInfo
+from multiworld.world.links.peers import PeerInfo
 from tests.raw_frames import hear
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

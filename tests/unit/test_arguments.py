@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-from multiworld.world.arguments import Arguments, check_seconds
+from multiworld.world.operations.arguments import Arguments, check_seconds
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 from multiworld.channel.base import Payload
 from multiworld.errors import WorldClosedError
 from multiworld.wire.progress.operation import Operation
-from multiworld.world.delivery import SELDOM_S, Delivery
+from multiworld.world.operations.delivery import SELDOM_S, Delivery
 
 
 class Peer:

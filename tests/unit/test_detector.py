@@ -10,9 +10,9 @@ import pytest
 
 from multiworld.wire.progress.thread import ProgressThread
 from multiworld.world.detector import Detector
-from multiworld.world.link import Link
+from multiworld.world.links.link import Link
+from multiworld.world.links.peers import PeerInfo
 from multiworld.world.liveness import Cause, LivenessPolicy, Lost
-from multiworld.world.peers import PeerInfo
 
 WAIT_S = 10.0
 

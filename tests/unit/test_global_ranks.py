@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multiworld.world.group_names import global_ranks
+from multiworld.world.process_group.names import global_ranks
 
 DEFAULT_RANKS = st.lists(st.none() | st.integers(0, 7), min_size=1, max_size=6)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from multiworld.testing import scaled
-from multiworld.world.group_futures import Completer, GroupFuture
+from multiworld.world.process_group.futures import Completer, GroupFuture
 
 WAIT_S = 10.0
 

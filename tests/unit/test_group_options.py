@@ -9,7 +9,7 @@ import pytest
 from torch._C import _distributed_c10d
 from torch.distributed import ReduceOp
 
-from multiworld.world.group_options import CallOptions, read_options
+from multiworld.world.process_group.options import CallOptions, read_options
 
 c10d: Any = _distributed_c10d
 LONG = timedelta(seconds=2)

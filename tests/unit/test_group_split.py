@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from multiworld.world.group_mesh import rows_of
-from multiworld.world.group_split import Split, agreed_split, check_members, check_split, subworld_name
+from multiworld.world.process_group.mesh import rows_of
+from multiworld.world.process_group.split import Split, agreed_split, check_members, check_split, subworld_name
 
 
 def test_members_are_in_the_order_of_their_ranks() -> None:

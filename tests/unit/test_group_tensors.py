@@ -10,7 +10,7 @@ import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from multiworld.errors import InvalidTypeError, MissingTensorError, UnsupportedTensorError
-from multiworld.world.group_tensors import alike, only, only_list, overlap, pairs, parts_of, split
+from multiworld.world.process_group.tensors import alike, only, only_list, overlap, pairs, parts_of, split
 
 
 @pytest.mark.parametrize("shape", [(6, 2), (3, 2, 2), (12,)])

@@ -11,7 +11,7 @@ from multiworld.channel.base import ChannelSupport
 from multiworld.channel.nccl import NcclChannel
 from multiworld.channel.registry import available, channel_names, find_channel
 from multiworld.channel.tcp import TcpChannel
-from multiworld.world.join_request import check_request
+from multiworld.world.joining.join_request import check_request
 
 CUDA = torch.device("cuda", 0)
 

@@ -13,8 +13,8 @@ from multiworld.store.state import Reply, Request, StoreState
 from multiworld.testing import wait_until
 from multiworld.wire.progress.operation import Operation, StepsCancelled, drive
 from multiworld.wire.progress.thread import ProgressThread
-from multiworld.world.peers import PeerInfo
-from multiworld.world.rendezvous import Invitation, Meeting, Rendezvous
+from multiworld.world.joining.rendezvous import Invitation, Meeting, Rendezvous
+from multiworld.world.links.peers import PeerInfo
 
 PREFIX = "job/w/"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from multiworld.world.rounds import CollectiveRounds
+from multiworld.world.operations.rounds import CollectiveRounds
 
 
 def test_none_are_over_at_once() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from multiworld.wire.progress.operation import Operation
-from multiworld.world.several import start_all, together
+from multiworld.world.operations.several import start_all, together
 
 
 def test_it_is_done_when_the_last_one_is() -> None:

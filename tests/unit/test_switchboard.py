@@ -11,8 +11,8 @@ from multiworld.errors import HandshakeError
 from multiworld.testing import scaled
 from multiworld.wire.progress.thread import ProgressThread
 from multiworld.wire.progress.waiting import wait_blocking
+from multiworld.world.links.switchboard import LinkError, Switchboard
 from multiworld.world.liveness import LivenessPolicy
-from multiworld.world.switchboard import LinkError, Switchboard
 
 from .connected import Sink
 

@@ -16,7 +16,7 @@ from ..elastic.control.messages import Done, Drain, Here, Kill, Scale, WhoIsHere
 from ..wire.endpoints.names import addresses_of, is_address
 from ..wire.endpoints.token import weakness_of
 from ..wire.messages import to_json
-from ..world.launched import token_of_environment
+from ..world.launcher.launched import token_of_environment
 
 EPILOG = """\
 Without --endpoint an agent of this host is asked: of the only job there is, or of that with --job. Any agent answers.

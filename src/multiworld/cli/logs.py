@@ -13,7 +13,7 @@ from ..elastic.control.messages import Here, Lines, LogsOf, StatusOf, WhoIsHere
 from ..elastic.job.status import AgentStatus, JobStatus
 from ..process.link import LinkLostError
 from ..wire.progress.operation import Operation
-from ..world.launched import token_of_environment
+from ..world.launcher.launched import token_of_environment
 from .cluster import cluster_parser, name_job, session, told
 from .tables import ranges
 

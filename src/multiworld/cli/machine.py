@@ -12,8 +12,8 @@ import struct
 from dataclasses import dataclass
 
 from ..process.facts import number_in
-from ..world.procfs import control_groups, process_start_time, text_of
-from ..world.vitals import open_pidfd
+from ..world.processes.procfs import control_groups, process_start_time, text_of
+from ..world.processes.vitals import open_pidfd
 
 SIOCGIFCONF = 0x8912
 SIOCGIFFLAGS = 0x8913

@@ -5,7 +5,7 @@
 """
 
 from ..channel.base import ReduceOp
-from ..world.request import Request
+from ..world.operations.request import Request
 from .collectives import (
     all_gather,
     all_gather_into_tensor,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..channel.base import ReduceOp
 from ..errors import InvalidValueError
-from ..world.request import Request
+from ..world.operations.request import Request
 from .default import find_group
 from .process_group import AnyGroup
 

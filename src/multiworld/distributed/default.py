@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ..world.arguments import check_seconds
-from ..world.launched import launched
+from ..world.launcher.launched import launched
 from ..world.liveness import DEFAULT_LEASE_S
 from ..world.manager import WorldManager
+from ..world.operations.arguments import check_seconds
 from .place import find_place
 from .process_group import AnyGroup, GroupMember, ProcessGroup, deadline_of
 from .session import Session

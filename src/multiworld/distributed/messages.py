@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..channel.base import ANY_RANK, Payload
 from ..errors import InvalidTypeError, InvalidValueError
-from ..world.request import Request
+from ..world.operations.request import Request
 from .default import find_group
 from .process_group import AnyGroup
 

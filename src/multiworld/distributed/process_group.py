@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from enum import Enum
 
-from ..world.arguments import check_seconds
+from ..world.operations.arguments import check_seconds
 from ..world.world import World
 
 

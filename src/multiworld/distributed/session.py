@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ..world.manager import WorldManager
-from ..world.process import unwatch_process, watch_process
+from ..world.processes.lifetime import unwatch_process, watch_process
 from ..world.state import WorldState
 from ..world.world import World
 from .place import Place

@@ -70,7 +70,7 @@ MODULES = (
     "wire.progress.operation",
     "wire.progress.waiting",
     "wire.seldom",
-    "world.delivery",
+    "world.operations.delivery",
 )
 """Their names in the package."""
 

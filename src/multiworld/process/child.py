@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from ..wire.backoff import BackOff
 from ..wire.progress.thread import Timer
-from ..world.kept_process import Loop
-from ..world.procfs import child_pids, process_session
+from ..world.processes.kept_process import Loop
+from ..world.processes.procfs import child_pids, process_session
 from .facts import catches_signal
 from .spawn.forking import WAITED_FOR
 from .spawn.fresh import DUMP_SIGNAL

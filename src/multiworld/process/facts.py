@@ -1,4 +1,4 @@
-"""Everything about processes of this host that ``/proc`` tells, beyond what ``world.procfs`` reads for worlds.
+"""Everything about processes of this host that ``/proc`` tells beyond what ``world.processes.procfs`` reads for worlds.
 
 A ``/proc`` that is not mounted, or hides other users' processes, tells nothing: the answer is None, or empty.
 """
@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ..world.procfs import boot_id, namespace, stat_fields, text_of
+from ..world.processes.procfs import boot_id, namespace, stat_fields, text_of
 
 GPUS = Path("/proc/driver/nvidia/gpus")
 LISTENING = "0A"  # in the column "st" of /proc/net/tcp

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..world.procfs import control_groups, text_of
+from ..world.processes.procfs import control_groups, text_of
 
 KMSG_RECORDS = 20_000  # more than a kernel's buffer holds; it ends even if records come faster than they are read
 

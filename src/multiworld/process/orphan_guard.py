@@ -9,7 +9,7 @@ import os
 import subprocess
 from contextlib import suppress
 
-from ..world.kept_process import KeptProcess, Loop, start_program
+from ..world.processes.kept_process import KeptProcess, Loop, start_program
 from . import orphan_guard_program
 from .spawn.forking import WAITED_FOR
 

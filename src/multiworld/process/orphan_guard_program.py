@@ -18,11 +18,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 if __name__ == "__main__":
-    folder = os.path.dirname(os.path.abspath(__file__))
-    sys.path.append(os.path.join(os.path.dirname(folder), "world"))  # -I leaves it out, and the package is not loaded
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    sys.path.append(os.path.join(package, "world/processes"))  # -I leaves it out, and the package is not loaded
     from procfs import process_session, process_sessions, process_start_time  # type: ignore[import-not-found]
 else:
-    from ..world.procfs import process_session, process_sessions, process_start_time
+    from ..world.processes.procfs import process_session, process_sessions, process_start_time
 
 END = "end"
 CHUNK_BYTES = 65536

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from ..world.procfs import EXITED, child_pids, process_session, process_start_time, process_state
+from ..world.processes.procfs import EXITED, child_pids, process_session, process_start_time, process_state
 from .spawn.forking import WAITED_FOR
 
 LOOK_S = 1.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..errors import MultiworldError
 from ..process.facts import count_threads, open_files, rss_bytes
-from ..world.procfs import child_pids, text_of
+from ..world.processes.procfs import child_pids, text_of
 from .deadlines import Deadline, wait_until
 
 SHARED_MEMORY = ("/memfd:", "/dev/shm/", "/SYSV", "/dev/zero")

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from ..world.procfs import stat_fields
+from ..world.processes.procfs import stat_fields
 from .deadlines import wait_until
 
 BOOTSTRAP = "from multiworld.testing.worker import main; main({report_fd}, {command_fd})"

@@ -8,7 +8,7 @@ import torch
 
 from ..wire.progress.operation import Operation
 from ..wire.progress.waiting import wait_blocking
-from .join_request import JoinRequest, check_request
+from .joining.join_request import JoinRequest, check_request
 from .world import World
 
 

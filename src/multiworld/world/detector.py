@@ -12,12 +12,12 @@ from functools import partial
 
 from ..wire.endpoints.addresses import family_of
 from ..wire.progress.thread import ProgressThread, Timer
-from .kept_process import KeptProcess
-from .link import Link
-from .link_messages import SentinelAt
+from .links.link import Link
+from .links.messages import SentinelAt
 from .liveness import LivenessMonitor, LivenessPolicy, Lost, Suspected, Vital
-from .sentinel import NONCE_BYTES, Sentinel, decode_reply, encode_query, nonce_of
-from .vitals import observe_process, open_pidfd, shares_host
+from .processes.kept_process import KeptProcess
+from .processes.sentinel import NONCE_BYTES, Sentinel, decode_reply, encode_query, nonce_of
+from .processes.vitals import observe_process, open_pidfd, shares_host
 
 logger = logging.getLogger(__name__)
 

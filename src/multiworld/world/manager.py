@@ -32,21 +32,21 @@ from ..wire.progress.waiting import pause, run_in_thread, wait_async, wait_block
 from ..wire.progress.worker import Worker
 from .blocking_manager import BlockingManager
 from .detector import Detector
-from .join_request import JoinRequest, check_request
-from .joining import Joining
-from .launch_news import Left, News, news_of
-from .launched import MAX_JOB_NAME, launched, token_of_environment
-from .link import Link
-from .link_messages import Goodbye, MemberLeft, MemberReady, WorldNews, WorldRevoked, unpack_news
+from .joining.join_request import JoinRequest, check_request
+from .joining.joining import Joining
+from .joining.membership import Entry, Membership
+from .joining.stores import StoreDesk
+from .launcher.launched import MAX_JOB_NAME, launched, token_of_environment
+from .launcher.news import Left, News, news_of
+from .launcher.process_link import open_link, release_link
+from .links.link import Link
+from .links.messages import Goodbye, MemberLeft, MemberReady, WorldNews, WorldRevoked, unpack_news
+from .links.switchboard import Switchboard
 from .liveness import DEFAULT_LEASE_S, Cause, LivenessPolicy, Lost
-from .membership import Entry, Membership
-from .process import unwatch_process, watch_process
-from .process_link import open_link, release_link
-from .several import together
+from .operations.several import together
+from .processes.lifetime import unwatch_process, watch_process
 from .state import WorldChange, WorldState
-from .stores import StoreDesk
 from .subscription import Broadcaster, Subscription
-from .switchboard import Switchboard
 from .world import LEAVE_S, GroupOfWorld, World
 
 if TYPE_CHECKING:
@@ -353,14 +353,14 @@ class WorldManager:
         self._end(world)
 
     def form_process_group(self, world: World, timeout_s: float) -> GroupOfWorld:
-        from .process_group import form_process_group  # takes 20 ms to import, which few programs need
+        from .process_group.group import form_process_group  # takes 20 ms to import, which few programs need
 
         return form_process_group(world, timeout_s)
 
     def mesh_of_group(
         self, group: GroupOfWorld, dim_name: str | Sequence[str] | None, shape: Sequence[int] | None, until: float
     ) -> DeviceMesh:
-        from .group_mesh import mesh_of_world
+        from .process_group.mesh import mesh_of_world
 
         return mesh_of_world(group, dim_name, shape, until)
 

@@ -22,10 +22,10 @@ from ..wire.interrupts import has_interrupted_us
 from ..wire.progress.operation import Operation, pass_on, settler
 from ..wire.progress.thread import ProgressThread
 from ..wire.progress.waiting import cancel_async, outcome, run_in_thread, wait_async, wait_blocking
-from .arguments import check_seconds
-from .blocking import BlockingWorld
-from .delivery import Delivery
-from .operations import WorldOperations
+from .operations.arguments import check_seconds
+from .operations.blocking import BlockingWorld
+from .operations.delivery import Delivery
+from .operations.operations import WorldOperations
 from .state import WorldChange, WorldState, advance, allows
 
 logger = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ from multiworld.testing import wait_until
 from multiworld.wire.progress.operation import Operation
 from multiworld.wire.progress.thread import ProgressThread
 from multiworld.wire.progress.waiting import wait_blocking
-from multiworld.world.launch_news import WORKER_NEWS
-from multiworld.world.launched import Launch, Place
-from multiworld.world.process_link import close_links
+from multiworld.world.launcher.launched import Launch, Place
+from multiworld.world.launcher.news import WORKER_NEWS
+from multiworld.world.launcher.process_link import close_links
 
 __all__ = ["TOKEN", "Agent", "agent_of", "eventually"]
 

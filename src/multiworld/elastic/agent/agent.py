@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...process.spawn.fork_server import ForkServer
 from ...wire.progress.thread import ProgressThread
-from ...world.launch_news import Broke, Left, News, Progressed
-from ...world.launched import Place, job_name
+from ...world.launcher.launched import Place, job_name
+from ...world.launcher.news import Broke, Left, News, Progressed
 from ..job.actions import (
     Die,
     Exited,

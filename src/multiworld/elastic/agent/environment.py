@@ -6,7 +6,13 @@ import string
 from collections.abc import Mapping
 
 from ...process.spawn.entrypoint import Entrypoint
-from ...world.launched import AGENT_VARIABLE, GENERATION_VARIABLE, JOB_VARIABLE, TOKEN_VARIABLE, WORKER_VARIABLE
+from ...world.launcher.launched import (
+    AGENT_VARIABLE,
+    GENERATION_VARIABLE,
+    JOB_VARIABLE,
+    TOKEN_VARIABLE,
+    WORKER_VARIABLE,
+)
 from ..job.assignment import Assignment
 from ..job.options import JobOptions
 

@@ -14,8 +14,8 @@ from ...wire.endpoints.addresses import CREDENTIALS, local_name
 from ...wire.endpoints.listener import Listener, Pending
 from ...wire.messages import encode
 from ...wire.progress.thread import ProgressThread
-from ...world.launch_news import WORKER_NEWS, News
-from ...world.launched import Place, PlaceTold, WorkerHello
+from ...world.launcher.launched import Place, PlaceTold, WorkerHello
+from ...world.launcher.news import WORKER_NEWS, News
 
 PURPOSE = "worker"
 MAX_CONNECTIONS = 256  # of one worker: its own and those of processes that it started

@@ -6,7 +6,7 @@ import hashlib
 import re
 
 from ...wire.endpoints.addresses import local_name
-from ...world.launched import job_name
+from ...world.launcher.launched import job_name
 
 MAX_SHOWN = 60  # of a job's name: the kernel takes 107 bytes in all
 LISTENING = 0x10000

@@ -14,7 +14,7 @@ from ...errors import MessageError
 from ...process.link import Call, ControlLink, as_json
 from ...wire.endpoints.listener import Listener, Pending
 from ...wire.progress.thread import ProgressThread
-from ...world.link import Link
+from ...world.links.link import Link
 from ..agent.agent import Agent
 from ..job.history import Event
 from ..job.status import JobStatus

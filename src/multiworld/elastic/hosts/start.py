@@ -17,7 +17,7 @@ from ...process.orphans import Reaping
 from ...process.spawn.forking import WAITED_FOR
 from ...process.spawn.missing_command import start_error
 from ...wire.messages import to_json
-from ...world.procfs import child_pids
+from ...world.processes.procfs import child_pids
 from .shares import RemoteJob
 
 AGREE_S = 2.0  # a job that has failed ends on all hosts within this time, by itself

@@ -38,7 +38,7 @@ from ...wire.descriptors import raise_limit
 from ...wire.endpoints.token import TOKEN_VARIABLE, warn_of_weakness
 from ...wire.progress.thread import ProgressThread
 from ...world.liveness import LivenessPolicy
-from ...world.procfs import child_pids
+from ...world.processes.procfs import child_pids
 from ..agent.agent import Agent
 from ..agent.local_worker import start_fork_server
 from ..control.client import read_lines

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...world.link import Link
-from ...world.peers import PeerInfo
+from ...world.links.link import Link
+from ...world.links.peers import PeerInfo
 from .links import AgentLinks
 from .messages import Attach, Redirect
 

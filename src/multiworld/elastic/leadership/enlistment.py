@@ -12,8 +12,8 @@ from ...errors import HandshakeError
 from ...wire.endpoints.dialer import DialError
 from ...wire.progress.operation import Operation
 from ...wire.progress.thread import ProgressThread
-from ...world.link import Link
-from ...world.peers import PeerInfo
+from ...world.links.link import Link
+from ...world.links.peers import PeerInfo
 from .links import CALL_S, AgentLinks
 from .meeting import Call
 from .messages import AgentMessage, Attach, Redirect, Refuse, Welcome

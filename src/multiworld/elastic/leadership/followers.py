@@ -10,9 +10,9 @@ from functools import partial
 from ...wire.messages import Json
 from ...wire.progress.operation import Operation, drive
 from ...wire.progress.thread import ProgressThread, Timer
-from ...world.link import Link
+from ...world.links.link import Link
+from ...world.links.peers import PeerInfo
 from ...world.liveness import Cause
-from ...world.peers import PeerInfo
 from ..job.layout import AgentInfo
 from ..rendezvous.base import Address
 from .coordinator import Coordinator

@@ -11,9 +11,9 @@ from typing import Any
 from ...wire.messages import Json
 from ...wire.progress.operation import Operation, StepsCancelled, drive
 from ...wire.progress.thread import ProgressThread
-from ...world.link import Link
+from ...world.links.link import Link
+from ...world.links.peers import PeerInfo
 from ...world.liveness import Cause
-from ...world.peers import PeerInfo
 from ..agent.absence import Absence
 from ..agent.agent import Agent
 from ..job.actions import Interrupted, Order, Outcome, Report, Reset, RosterWanted, Runs

@@ -15,10 +15,10 @@ from ...wire.progress.operation import Operation
 from ...wire.progress.thread import ProgressThread
 from ...wire.progress.waiting import pause
 from ...world.detector import Detector
-from ...world.link import Link, accept_link
-from ...world.link_messages import Goodbye, LinkHello
+from ...world.links.link import Link, accept_link
+from ...world.links.messages import Goodbye, LinkHello
+from ...world.links.peers import PeerInfo
 from ...world.liveness import Cause, LivenessPolicy, Lost
-from ...world.peers import PeerInfo
 from ..agent.shared_port import FrontDoor
 from ..rendezvous.base import Address
 from .messages import AGENT_MESSAGES, AgentMessage, Refuse

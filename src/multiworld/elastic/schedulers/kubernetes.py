@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from ...wire.messages import Json
-from ...world.launched import TOKEN_VARIABLE
+from ...world.launcher.launched import TOKEN_VARIABLE
 
 NODES = re.compile(r"(\d+)(?::(\d+))?(?:\+(\d+))?")
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...world.launched import WORKER_VARIABLE
+from ...world.launcher.launched import WORKER_VARIABLE
 
 FIRST_PORT, NUM_PORTS = 20000, 10000  # below Linux's ports for outgoing connections
 PER_STEP, PER_RESTART = 1009, 101

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 
 from ...wire.progress.waiting import wait_blocking
-from ...world.launch_link import LaunchLink
-from ...world.launched import Place
-from ...world.process_link import process_link
+from ...world.launcher.launched import Place
+from ...world.launcher.link import LaunchLink
+from ...world.launcher.process_link import process_link
 from ...world.subscription import Broadcaster
 
 FIRST_WORD_S = 1.0

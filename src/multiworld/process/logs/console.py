@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TextIO, TypeVar
 
-from ...world.kept_process import Loop
+from ...world.processes.kept_process import Loop
 from .lines import Labeller
 from .outlet import Outlet, find_descriptor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection
 
-from ...world.kept_process import Loop
+from ...world.processes.kept_process import Loop
 from .console import Console
 from .lines import Labeller
 from .route import Route

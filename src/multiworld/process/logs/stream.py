@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from ...world.kept_process import Loop
+from ...world.processes.kept_process import Loop
 from .console import Console
 from .lines import LONGEST_KEPT, Labeller, LineBuffer, LineFilter, Tail
 from .log_file import LogFile

@@ -13,8 +13,8 @@ from functools import partial
 
 from ...wire.progress.thread import ProgressThread
 from ...wire.seldom import Seldom
-from ...world.restarts import Restarts
-from ...world.stopped import StoppedTime
+from ...world.processes.restarts import Restarts
+from ...world.processes.stopped import StoppedTime
 from .fork_server import ForkServer, Started
 
 logger = logging.getLogger(__name__)

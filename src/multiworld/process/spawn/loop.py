@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NoReturn
 
-from ...world.procfs import STOPPED, process_start_time, process_state
+from ...world.processes.procfs import STOPPED, process_start_time, process_state
 from . import seqpacket
 from .forking import fork
 from .messages import (

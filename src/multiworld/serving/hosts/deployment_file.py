@@ -17,7 +17,7 @@ from typing import Any
 
 from ...process.facts import network_space, process_space
 from ...wire.endpoints.token import check_token
-from ...world.procfs import EXITED, process_start_time, process_state
+from ...world.processes.procfs import EXITED, process_start_time, process_state
 from ..errors import DeploymentError
 from ..locked_folder import WORKS_PREFIX
 

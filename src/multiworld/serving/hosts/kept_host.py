@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from ...world.restarts import Restarts
+from ...world.processes.restarts import Restarts
 from ..member.exit_status import starts_again
 from .start import HostHandle
 

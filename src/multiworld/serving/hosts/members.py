@@ -23,8 +23,8 @@ from ...wire.backoff import BackOff
 from ...wire.descriptors import is_scarcity
 from ...wire.progress.thread import ProgressThread, Timer
 from ...wire.seldom import Seldom
-from ...world.restarts import Restarts
-from ...world.stopped import StoppedTime
+from ...world.processes.restarts import Restarts
+from ...world.processes.stopped import StoppedTime
 from ..member.exit_status import IN_VAIN, Ending, starts_again
 from ..replica.black_box import BlackBox
 from .order import Order

@@ -14,7 +14,7 @@ from ...process.orphans import Reaping
 from ...process.spawn.fork_server import ForkServer
 from ...process.spawn.forking import die_with_parent, open_standard_descriptors, outlive_parent
 from ...wire.descriptors import raise_limit
-from ...world.procfs import child_pids
+from ...world.processes.procfs import child_pids
 from .host_process import HostProcess
 from .lines import LineSplitter
 from .options import HostOptions

@@ -16,7 +16,7 @@ from multiworld.elastic.agent.environment import local_arguments, worker_variabl
 from multiworld.elastic.job.assignment import Assignment
 from multiworld.elastic.job.options import JobOptions, RestartBudget
 from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
-from multiworld.world.launched import launched
+from multiworld.world.launcher.launched import launched
 
 PLACE = Assignment(
     generation=9,

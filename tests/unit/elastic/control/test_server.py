@@ -42,7 +42,7 @@ from multiworld.process.link import CallRefusedError
 from multiworld.process.link.blocking import wait_for
 from multiworld.process.link.envelope import pack_asked
 from multiworld.wire.progress.thread import ProgressThread
-from multiworld.world.link import Link
+from multiworld.world.links.link import Link
 from tests.unit.elastic.job.test_job import agent as agent_info
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

@@ -10,11 +10,11 @@ import torch
 
 from multiworld.errors import JoinError, JoinRefusedError
 from multiworld.wire.progress.operation import Operation, drive
-from multiworld.world.following import Following
-from multiworld.world.formation import Formation
-from multiworld.world.join_request import JoinRequest, JoinTarget
-from multiworld.world.launch_link import LaunchLink
-from multiworld.world.process_link import open_link, release_link
+from multiworld.world.joining.following import Following
+from multiworld.world.joining.formation import Formation
+from multiworld.world.joining.join_request import JoinRequest, JoinTarget
+from multiworld.world.launcher.link import LaunchLink
+from multiworld.world.launcher.process_link import open_link, release_link
 from multiworld.world.world import World
 from tests.unit.elastic.launching_agent import Agent, agent_of, eventually
 

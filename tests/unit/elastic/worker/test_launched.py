@@ -26,9 +26,9 @@ from multiworld.wire.endpoints.dialer import dial
 from multiworld.wire.endpoints.handshake import DialerHello
 from multiworld.wire.messages import Json, from_json, to_json
 from multiworld.wire.progress.waiting import wait_blocking
-from multiworld.world.launch_news import WORKER_NEWS, Formed
-from multiworld.world.launched import Launch, Place, job_name, launched
-from multiworld.world.process_link import close_links
+from multiworld.world.launcher.launched import Launch, Place, job_name, launched
+from multiworld.world.launcher.news import WORKER_NEWS, Formed
+from multiworld.world.launcher.process_link import close_links
 from tests.unit.elastic.launching_agent import TOKEN, Agent, agent_of, eventually
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

@@ -41,7 +41,7 @@ from multiworld.serving.hosts.signals import Signals
 from multiworld.serving.member.exit_status import Ending
 from multiworld.wire.progress.operation import Operation
 from multiworld.wire.progress.thread import ProgressThread
-from multiworld.world.restarts import Restarts
+from multiworld.world.processes.restarts import Restarts
 
 AT = ("127.0.0.1", 4711)
 HELLO = Hello(host="h", address="10.0.0.1", pid=7, capacity=2, members={"a-1": 8})

@@ -1,0 +1,1 @@
+"""What the launcher and a process that it started tell each other."""
