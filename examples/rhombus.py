@@ -16,8 +16,8 @@ import signal
 import torch
 
 import multiworld as mw
-from multiworld.demo.data import load_digits, micro_batches
 from multiworld.demo.model import build_model, predict, stage_of, train
+from multiworld.demo.trained import load_digits, micro_batches
 
 NUM_CLIENTS, KILL_AFTER = 8, 200  # answers
 

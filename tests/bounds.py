@@ -5,6 +5,6 @@
 
 from __future__ import annotations
 
-from multiworld.testing.bounds import CANCEL_S, CUT_S, KILL_S, PENDING_S, STALL_S, STOP_S
+from multiworld.testing.deadlines import CANCEL_S, CUT_S, KILL_S, PENDING_S, STALL_S, STOP_S
 
 __all__ = ["CANCEL_S", "CUT_S", "KILL_S", "PENDING_S", "STALL_S", "STOP_S"]

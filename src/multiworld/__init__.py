@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from .channel.base import ChannelContext, ChannelStatistics, ChannelSupport, DataChannel
     from .compat.communicator import WorldCommunicator
     from .compat.in_torch import install_in_torch
-    from .compat.manager import WorldManager
-    from .compat.watchdog import WatchDog
+    from .compat.manager import WatchDog, WorldManager
     from .world.operations.request import Request
     from .world.process_group.mesh import WorldMesh
     from .world.state import WorldState

@@ -1,5 +1,5 @@
 """Where programs for multiworld 0.2.x import ``WatchDog`` from."""
 
-from .compat.watchdog import WatchDog
+from .compat.manager import WatchDog
 
 __all__ = ["WatchDog"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from multiworld.demo.data import load_digits, micro_batches
 from multiworld.demo.model import STAGES, build_model, predict, stage_of, train
+from multiworld.demo.trained import load_digits, micro_batches
 
 
 def test_stages_in_a_row_give_the_logits_of_the_whole_model_bit_by_bit() -> None:

@@ -9,8 +9,7 @@ from dataclasses import asdict
 from ..command_parser import CommandParser
 from ..elastic.control.messages import StatusOf
 from ..elastic.job.status import AgentStatus, JobStatus, WorkerStatus
-from .cluster import cluster_parser, conversation, name_job, told
-from .tables import ranges, table
+from .cluster import cluster_parser, conversation, name_job, ranges, table, told
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

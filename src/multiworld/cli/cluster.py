@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ..command_parser import CommandParser
@@ -130,3 +130,23 @@ def _resolve(host: str) -> str:
         return addresses_of(host)[0]
     except OSError as error:
         raise ControlError(f"the name {host} cannot be resolved: {error.strerror}") from error
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return the rows below their header, each column as wide as it must be."""
+    lines = [[*map(str, header)], *([*map(str, row)] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    return "\n".join(
+        "  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Return ``0-3,6`` for 0, 1, 2, 3 and 6; a dash for none."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts) or "-"

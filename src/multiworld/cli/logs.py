@@ -14,8 +14,7 @@ from ..elastic.job.status import AgentStatus, JobStatus
 from ..process.link import LinkLostError
 from ..wire.progress.operation import Operation
 from ..world.launcher.launched import token_of_environment
-from .cluster import cluster_parser, name_job, session, told
-from .tables import ranges
+from .cluster import cluster_parser, name_job, ranges, session, told
 
 LAST_LINES = 10
 LOOK_S = 1.0  # for hosts that have come since

@@ -10,8 +10,7 @@ from ..command_parser import CommandParser
 from ..elastic.control.messages import StatusOf
 from ..elastic.job.status import JobStatus, NodeStatus, WorkerStatus
 from .agents import agents_table
-from .cluster import cluster_parser, conversation, told
-from .tables import table
+from .cluster import cluster_parser, conversation, table, told
 
 MAX_WORLDS = 3  # in a row
 

@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 from collections.abc import Coroutine
 from typing import Any
 
 import torch
 
+from ..errors import WorldBrokenError
 from ..world import manager
 from ..world.liveness import DEFAULT_LEASE_S
+from ..world.state import WorldState
 from .communicator import WorldCommunicator
-from .log_level import set_log_level
 from .named_worlds import NamedWorlds
-from .watchdog import WatchDog
+
+LOG_LEVEL_VARIABLE = "M8D_LOG_LEVEL"
+
+
+class WatchDog:
+    """Shows what the failure detection of one manager sees.
+
+    It detects nothing itself. Detection belongs to the links between the processes and is always on, whatever
+    ``enable_monitor`` says: without it an operation could hang. A watchdog runs no thread and ends no process.
+    """
+
+    def __init__(self, manager: manager.WorldManager) -> None:
+        self._manager = manager
+
+    def __repr__(self) -> str:
+        return f"<WatchDog of {len(self.watched)} worlds, {len(self.broken)} broken>"
+
+    @property
+    def watched(self) -> list[str]:
+        """The names of the worlds whose members are being watched."""
+        return [name for name, world in self._manager.worlds.items() if world.state is WorldState.ACTIVE]
+
+    @property
+    def broken(self) -> dict[str, WorldBrokenError]:
+        """What broke each broken world, until it is removed or formed again."""
+        return {name: world.error for name, world in self._manager.worlds.items() if world.error is not None}
 
 
 class WorldManager(manager.WorldManager):
@@ -93,3 +121,19 @@ class WorldManager(manager.WorldManager):
         """Leave every world gracefully and give everything back. Unlike 0.2.x it does not end the process."""
         sys.stdout.flush()
         self.close()
+
+
+def set_log_level() -> None:
+    """Give the logger ``multiworld`` the level that ``M8D_LOG_LEVEL`` names, unless the program gave it one.
+
+    Raises ValueError for a name that is no level. No handler is installed: the program shows the records.
+    """
+    name = os.environ.get(LOG_LEVEL_VARIABLE)
+    package_logger = logging.getLogger("multiworld")
+    if not name or package_logger.level != logging.NOTSET:
+        return
+    level = logging.getLevelName(name.upper())
+    if not isinstance(level, int):
+        expected = "DEBUG, INFO, WARNING, ERROR or CRITICAL"
+        raise ValueError(f"{LOG_LEVEL_VARIABLE}={name!r} is not a logging level: expected {expected}")
+    package_logger.setLevel(level)

@@ -13,15 +13,15 @@ from typing import Any
 from ..errors import MultiworldError
 from ..serving import Deployment, ServingError
 from ..serving.control.actions import FleetEvent, ReplicaLost, ReplicaReady
+from ..testing.tasks import together
 from .answers import Checker
 from .display import Display, ReplicaRow, Status
 from .faults import MIN_CALM_S, PlannedFault, plan_faults
 from .ledger import RequestLedger
 from .options import Options
 from .record import Record, tell
-from .report import Report
+from .report import Report, summarize
 from .stages import NUM_REPLICAS, make_pipeline, question
-from .summary import summarize
 from .trained import Trained, train_model
 
 REFRESH_S = 0.25
@@ -86,7 +86,7 @@ class _Job:
 
     async def _serve(self, served: Deployment, trained: Trained) -> None:
         asking = [self._ask(served, trained) for _ in range(self.options.window)]
-        await _run_beside(_all(*asking), self._conduct(served), self._watch_for_crash())
+        await _run_beside(together(*asking), self._conduct(served), self._watch_for_crash())
         self._note("load ended, everything answered; taking the pipeline down")
 
     # ---- load
@@ -216,18 +216,7 @@ class _Job:
         self._display.note(time.monotonic() - self._began, text, alarming=alarming)
 
 
-async def _all(*work: Coroutine[Any, Any, None]) -> None:
-    """Run all of it; the first failure cancels the rest, and is raised."""
-    tasks = [asyncio.ensure_future(part) for part in work]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _run_beside(main: Coroutine[Any, Any, None], *background: Awaitable[None]) -> None:
+async def _run_beside(main: Coroutine[Any, Any, object], *background: Awaitable[None]) -> None:
     """Run until ``main`` ends; what fails first ends everything, and the rest is cancelled."""
     main_task = asyncio.ensure_future(main)
     tasks = [main_task, *map(asyncio.ensure_future, background)]

@@ -1,4 +1,4 @@
-"""The one place that scales every timeout of tests, so that a slow machine needs one setting only."""
+"""Every timeout of tests: scaled in one place, so that a slow machine needs one setting only."""
 
 from __future__ import annotations
 
@@ -48,3 +48,12 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, *, poll_s: float
             return False
         time.sleep(min(poll_s, deadline.remaining_s()))
     return True
+
+
+# What tests of faults allow: what is promised, with room for a machine that is busy with other things.
+KILL_S = scaled(1.0)  # from SIGKILL until every survivor knows; promised: 0.25 s for 99 of 100
+PENDING_S = scaled(0.25)  # from knowing until every pending operation has raised; promised: 0.05 s
+STOP_S = scaled(1.0)  # from the end of the lease until a stopped peer is known as such; promised: 0.25 s
+CUT_S = scaled(4.0)  # from a cut network until both sides know, with default settings; promised: 2.5 s
+CANCEL_S = scaled(0.25)  # how late ``wait_for`` may return, and a deadline may be; promised: 0.05 s
+STALL_S = scaled(0.2)  # for how long the event loop may stand still meanwhile; promised: 0.02 s

@@ -14,9 +14,7 @@ import torch
 
 import multiworld
 from multiworld.communicator import BrokenWorldException
-from multiworld.compat.log_level import set_log_level
-from multiworld.compat.manager import WorldManager
-from multiworld.compat.watchdog import WatchDog
+from multiworld.compat.manager import WatchDog, WorldManager, set_log_level
 from multiworld.errors import JoinError, JoinTimeoutError, PeerDiedError
 from tests.unit.compat.fakes import FakeManager
 

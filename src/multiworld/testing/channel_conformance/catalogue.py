@@ -41,7 +41,7 @@ def by_members(*, sizes: Sequence[int]) -> Callable[[Part], Check]:
     """Make a check of the coroutine function that every member runs."""
 
     def make(part: Part) -> Check:
-        return Check(_name(part), _promise(part), sizes=sizes, part=part, num_members=min(sizes))
+        return _check(part, sizes=sizes, part=part, num_members=min(sizes))
 
     return make
 
@@ -50,15 +50,11 @@ def by_examiner(*, num_members: int, num_kills: Callable[[Effort], int] = lambda
     """Make a check of the function that tells members what to do, and faults when to happen."""
 
     def make(script: Script) -> Check:
-        return Check(_name(script), _promise(script), num_members=num_members, script=script, num_kills=num_kills)
+        return _check(script, num_members=num_members, script=script, num_kills=num_kills)
 
     return make
 
 
-def _name(function: Any) -> str:
-    return str(function.__name__)
-
-
-def _promise(function: Any) -> str:
+def _check(function: Any, **fields: Any) -> Check:
     assert function.__doc__ is not None, f"{function.__name__} has no promise"
-    return " ".join(function.__doc__.split())
+    return Check(function.__name__, " ".join(function.__doc__.split()), **fields)

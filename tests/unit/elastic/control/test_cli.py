@@ -7,9 +7,9 @@ import re
 import pytest
 
 from multiworld.cli.agents import agents_table
+from multiworld.cli.cluster import ranges, table
 from multiworld.cli.main import COMMANDS, main
 from multiworld.cli.status import render
-from multiworld.cli.tables import ranges, table
 from tests.unit.elastic.control.test_questions import job_status, three
 
 CLUSTER = ("status", "agents", "events", "logs", "drain", "kill", "scale")

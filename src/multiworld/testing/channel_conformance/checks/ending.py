@@ -11,8 +11,7 @@ from typing import Any
 
 import multiworld as mw
 
-from ...bounds import KILL_S, PENDING_S
-from ...deadlines import scaled
+from ...deadlines import KILL_S, PENDING_S, scaled
 from ...resources import LeakError, check_returned_async, measure, trim
 from ...tasks import together
 from ..catalogue import PAIR, SEVERAL, THREE, by_members

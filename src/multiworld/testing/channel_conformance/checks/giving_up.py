@@ -12,8 +12,7 @@ from torch import Tensor
 
 import multiworld as mw
 
-from ...bounds import CANCEL_S
-from ...deadlines import scaled
+from ...deadlines import CANCEL_S, scaled
 from ...tasks import together
 from ..catalogue import PAIR, SEVERAL, by_members
 from ..stage import Stage

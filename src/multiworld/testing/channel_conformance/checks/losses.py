@@ -6,8 +6,8 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...bounds import KILL_S, PENDING_S, STOP_S
 from ...crew import Call
+from ...deadlines import KILL_S, PENDING_S, STOP_S
 from ...rounds import EXCHANGES, KINDS
 from ..catalogue import ConformanceError, by_examiner
 
