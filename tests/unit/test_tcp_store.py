@@ -7,8 +7,7 @@ import pytest
 from multiworld.errors import StoreError
 from multiworld.store.tcp import TCPStore
 from multiworld.testing import wait_until
-
-from .connected import connected_pair
+from tests.unit.wire.connected import connected_pair
 
 
 def test_a_store_that_is_lost_as_soon_as_it_was_reached_has_no_address_to_ask_for(no_leaks: None) -> None:

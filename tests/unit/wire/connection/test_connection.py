@@ -24,8 +24,7 @@ from multiworld.wire.progress.interest import READ_EVENTS, Interest
 from multiworld.wire.progress.operation import Operation, settler
 from multiworld.wire.progress.thread import ProgressThread
 from multiworld.wire.progress.waiting import wait_blocking
-
-from .connected import Pair, Sink, clog, connected_pair, message
+from tests.unit.wire.connected import Pair, Sink, clog, connected_pair, message
 
 
 @pytest.fixture

@@ -20,8 +20,7 @@ from multiworld.wire.messages import encode
 from multiworld.wire.progress.thread import ProgressThread
 from multiworld.wire.progress.waiting import wait_blocking
 from multiworld.wire.seldom import Seldom
-
-from .connected import Sink
+from tests.unit.wire.connected import Sink
 
 
 @pytest.fixture

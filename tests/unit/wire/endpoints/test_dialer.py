@@ -34,8 +34,7 @@ from multiworld.wire.progress.operation import Operation
 from multiworld.wire.progress.thread import ProgressThread
 from multiworld.wire.progress.waiting import wait_blocking
 from tests.raw_frames import hear
-
-from .connected import Sink
+from tests.unit.wire.connected import Sink
 
 TOKEN, KEY = b"secret", b"k" * 32
 PEER = "peer-1"

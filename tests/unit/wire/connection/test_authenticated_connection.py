@@ -22,8 +22,7 @@ from multiworld.wire.messages import decode
 from multiworld.wire.progress.thread import ProgressThread
 from multiworld.wire.progress.waiting import wait_blocking
 from tests.raw_frames import hear
-
-from .connected import Sink, message
+from tests.unit.wire.connected import Sink, message
 
 TOKEN = b"0123456789abcdef"
 NOT_TRUE = "does not verify: on its way it was changed"

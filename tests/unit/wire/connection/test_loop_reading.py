@@ -16,8 +16,7 @@ from multiworld.wire.connection.frames import Header
 from multiworld.wire.progress.loop_reader import LoopReader
 from multiworld.wire.progress.operation import Operation
 from multiworld.wire.progress.thread import Timer
-
-from .connected import Pair, clog, connected_pair, message
+from tests.unit.wire.connected import Pair, clog, connected_pair, message
 
 EVER_S = 3600.0
 

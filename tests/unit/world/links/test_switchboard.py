@@ -13,8 +13,7 @@ from multiworld.wire.progress.thread import ProgressThread
 from multiworld.wire.progress.waiting import wait_blocking
 from multiworld.world.links.switchboard import LinkError, Switchboard
 from multiworld.world.liveness import LivenessPolicy
-
-from .connected import Sink
+from tests.unit.wire.connected import Sink
 
 ID, OTHER_ID = "a" * 32, "b" * 32
 

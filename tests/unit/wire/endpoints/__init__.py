@@ -1,0 +1,1 @@
+"""Of dialing and listening."""

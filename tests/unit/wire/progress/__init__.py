@@ -1,0 +1,1 @@
+"""Of the progress thread and its operations."""

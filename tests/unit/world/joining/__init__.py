@@ -1,0 +1,1 @@
+"""Of joining a world."""

@@ -1,0 +1,1 @@
+"""Of the operations on a world."""

@@ -1,0 +1,1 @@
+"""Of a world as PyTorch knows groups."""
