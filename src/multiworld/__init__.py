@@ -111,7 +111,7 @@ _LAZY = {  # these import torch, which takes a second: `multiworld --help` must 
     "DataChannel": ".channel.base",
     "ReduceOp": "torch.distributed",
     "Request": ".world.operations.request",
-    "WatchDog": ".compat.watchdog",
+    "WatchDog": ".compat.manager",
     "World": ".world.world",
     "WorldCommunicator": ".compat.communicator",
     "WorldManager": ".compat.manager",
