@@ -153,7 +153,7 @@ async def lose(_: Deployer, options: Mapping[str, Any]) -> dict[str, float]:
 def _status(name: str) -> dict[str, Any]:
     """Return what ``multiworld serve status --json`` prints."""
     hosts = importlib.import_module("multiworld.serving.hosts")  # which the peer's interpreter does not have
-    asked = importlib.import_module("multiworld.serving.hosts.questions")
+    asked = importlib.import_module("multiworld.serving.control.client.questions")
     errors = importlib.import_module("multiworld.serving.errors")
     try:
         record = hosts.find_deployment(name)

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 import multiworld as mw
-from multiworld.serving.control.orders import ORDERS, MemberOrder
-from multiworld.serving.control.reports import MemberReport, reports_of
 from multiworld.serving.member.control_line import ControlLine
 from multiworld.serving.member.hand_over import donate_weights, take_weights
 from multiworld.serving.member.messages import DOWNSTREAM_RANK, UPSTREAM_RANK, edge_world
+from multiworld.serving.member.orders import ORDERS, MemberOrder
+from multiworld.serving.member.reports import MemberReport, reports_of
 
 __all__ = ["FakeMember", "main"]
 

@@ -6,9 +6,9 @@ import signal
 import sys
 
 from multiworld.process.spawn.fork_server import ForkServer
+from multiworld.serving.hosts.logs.output import Outputs
 from multiworld.serving.hosts.members import Members
 from multiworld.serving.hosts.order import Order
-from multiworld.serving.hosts.output import Outputs
 from multiworld.wire.progress.thread import ProgressThread
 
 

@@ -17,16 +17,8 @@ import torch
 
 import multiworld as mw
 from multiworld.process.facts import catches_signal
-from multiworld.serving.control.controller import Controller
-from multiworld.serving.control.lines import AttachedLine
-from multiworld.serving.control.requests import answer
-from multiworld.serving.control.spec import DeploymentSpec
-from multiworld.serving.control.status import ControllerStatus
-from multiworld.serving.errors import DeploymentError
-from multiworld.serving.graph import Graph, Stage
-from multiworld.serving.hosts.client import ask
-from multiworld.serving.hosts.order import Order
-from multiworld.serving.hosts.questions import (
+from multiworld.serving.control.client.client import ask
+from multiworld.serving.control.client.questions import (
     ControllerQuestion,
     Done,
     EventsSince,
@@ -36,7 +28,15 @@ from multiworld.serving.hosts.questions import (
     StatusTold,
     StopAll,
 )
-from multiworld.serving.hosts.start import start_host
+from multiworld.serving.control.controller import Controller
+from multiworld.serving.control.lines import AttachedLine
+from multiworld.serving.control.requests import answer
+from multiworld.serving.control.spec import DeploymentSpec
+from multiworld.serving.control.status import ControllerStatus
+from multiworld.serving.errors import DeploymentError
+from multiworld.serving.graph import Graph, Stage
+from multiworld.serving.hosts.order import Order
+from multiworld.serving.hosts.owner.start import start_host
 from multiworld.wire.messages import from_json, to_json
 from tests.process.serving_members import FakeMember
 

@@ -29,7 +29,7 @@ from multiworld.serving import (
     StageFailedError,
     StageUnavailableError,
 )
-from multiworld.serving.control.actions import LoadFailed
+from multiworld.serving.control.fleet.actions import LoadFailed
 from multiworld.testing import scaled
 from tests.process import serving_programs as works
 

@@ -25,8 +25,18 @@ import torch
 from multiworld.process.link import ControlLink
 from multiworld.process.link.blocking import BlockingLinks
 from multiworld.process.link.envelope import pack_answered, pack_asked
+from multiworld.serving.control.client.client import ask
+from multiworld.serving.control.client.questions import (
+    ControllerQuestion,
+    FilePiece,
+    LinesOfMembers,
+    MetricsTold,
+    ReadFile,
+    ScaleStage,
+    StatusOf,
+)
+from multiworld.serving.control.reception import Reception
 from multiworld.serving.errors import DeploymentError
-from multiworld.serving.hosts.client import ask
 from multiworld.serving.hosts.host import Host
 from multiworld.serving.hosts.messages import (
     HOST_EVENTS,
@@ -39,17 +49,7 @@ from multiworld.serving.hosts.messages import (
     Stopping,
 )
 from multiworld.serving.hosts.order import Order
-from multiworld.serving.hosts.questions import (
-    ControllerQuestion,
-    FilePiece,
-    LinesOfMembers,
-    MetricsTold,
-    ReadFile,
-    ScaleStage,
-    StatusOf,
-)
-from multiworld.serving.hosts.reception import Reception
-from multiworld.serving.hosts.start import HostHandle, start_host
+from multiworld.serving.hosts.owner.start import HostHandle, start_host
 from multiworld.serving.member.exit_status import IN_VAIN, Ending
 from multiworld.serving.replica.black_box import carried
 from multiworld.testing import Relay, scaled
@@ -631,7 +631,7 @@ async def test_all_ends_with_the_process_that_started_it(tmp_path: Path, no_leak
     async with Desk(0) as desk:
         script = (
             "import asyncio, sys, time\n"
-            "from multiworld.serving.hosts.start import start_host\n"
+            "from multiworld.serving.hosts.owner.start import start_host\n"
             f"handle = start_host(('127.0.0.1', {desk.port}), {TOKEN!r}, preload=[{HERE!r}])\n"
             "print(handle.pid, flush=True)\n"
             "time.sleep(1000)\n"

@@ -23,7 +23,7 @@ from multiworld.serving import (
     Stage,
     Tracing,
 )
-from multiworld.serving.control.actions import CanaryPassed
+from multiworld.serving.control.fleet.actions import CanaryPassed
 from multiworld.serving.tracing.hops import Sent
 from multiworld.world.processes.procfs import EXITED, process_start_time, process_state
 

@@ -17,10 +17,10 @@ import torch
 
 from multiworld.errors import MultiworldError
 from multiworld.serving import DeploymentError, Pipeline, Stage, StageFailedError
+from multiworld.serving.control.client.questions import ControllerQuestion, EventsSince, EventsTold, StatusTold
 from multiworld.serving.control.history import EventRecord
+from multiworld.serving.control.reception import Reception
 from multiworld.serving.control.status import ControllerStatus
-from multiworld.serving.hosts.questions import ControllerQuestion, EventsSince, EventsTold, StatusTold
-from multiworld.serving.hosts.reception import Reception
 from multiworld.serving.page import ControllerSource, DeploymentSource, Recorder, serve_page
 from multiworld.testing import scaled
 from multiworld.wire.messages import from_json, to_json

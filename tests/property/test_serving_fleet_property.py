@@ -11,7 +11,7 @@ from contextlib import suppress
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from multiworld.serving.control.actions import ReplicaLost
+from multiworld.serving.control.fleet.actions import ReplicaLost
 from multiworld.serving.errors import ServingError
 from multiworld.serving.graph import INPUT, Graph, Stage
 from tests.unit.serving.simulated_fleet import SimulatedFleet, chain

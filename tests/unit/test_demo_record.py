@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from multiworld.demo.record import Fault, Record, tell
-from multiworld.serving.control.actions import (
+from multiworld.serving.control.fleet.actions import (
     EdgeBroken,
     EdgeLost,
     EdgeOpened,

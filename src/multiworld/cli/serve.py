@@ -13,12 +13,12 @@ from pathlib import Path
 
 from ..command_parser import CommandParser
 from ..extras import SERVING, install_extra, missing_modules
-from ..serving.control.reports import GatewayStatistics, ReplicaStatistics
+from ..serving.control.client import questions
+from ..serving.control.client.client import ask
+from ..serving.control.client.deployment_file import DeploymentRecord, find_deployment
 from ..serving.control.status import ControllerStatus, GatewayStatus, MemberStatus, ReplicaStatus
 from ..serving.errors import DeploymentError
-from ..serving.hosts import questions
-from ..serving.hosts.client import ask
-from ..serving.hosts.deployment_file import DeploymentRecord, find_deployment
+from ..serving.member.reports import GatewayStatistics, ReplicaStatistics
 from ..serving.tracing.choice import ENDPOINT_VARIABLE
 from ..wire.messages import to_json
 from ..world.liveness import DEFAULT_LEASE_S

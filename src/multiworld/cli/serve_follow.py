@@ -8,12 +8,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from ..serving.control.client.client import ControllerCalls, ControllerLostError, ask, conversation
+from ..serving.control.client.deployment_file import DeploymentRecord, find_deployment
+from ..serving.control.client.questions import EventsSince, EventsTold, LinesOfMembers, MembersLines
 from ..serving.control.history import EventRecord
 from ..serving.errors import DeploymentError
-from ..serving.hosts.client import ControllerCalls, ControllerLostError, ask, conversation
-from ..serving.hosts.deployment_file import DeploymentRecord, find_deployment
-from ..serving.hosts.questions import EventsSince, EventsTold, LinesOfMembers, MembersLines
-from ..serving.hosts.recent_lines import LinesTold
+from ..serving.hosts.logs.recent_lines import LinesTold
 from ..wire.backoff import BackOff
 from ..wire.messages import to_json
 from .cluster import clock, told

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..process.signal_names import signal_name
-from ..serving.control.actions import (
+from ..serving.control.fleet.actions import (
     EdgeBroken,
     EdgeLost,
     EdgeOpened,

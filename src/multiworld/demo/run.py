@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import MultiworldError
 from ..serving import Deployment, ServingError
-from ..serving.control.actions import FleetEvent, ReplicaLost, ReplicaReady
+from ..serving.control.fleet.actions import FleetEvent, ReplicaLost, ReplicaReady
 from ..testing.tasks import together
 from .answers import Checker
 from .display import Display, ReplicaRow, Status

@@ -12,16 +12,16 @@ from torch import Tensor
 from ..channel.base import Payload
 from ..model.signature import Signature
 from ..wire.messages import to_json
-from .control.actions import FleetEvent
 from .control.controller import Controller
+from .control.fleet.actions import FleetEvent
 from .control.history import EventRecord
-from .control.reports import GatewayStatistics
 from .control.status import ControllerStatus
 from .gateway.served import Metric
 from .graph import Batch
 from .ingress.answers import Report
 from .ingress.ingress import Ingress
 from .ingress.metrics import request_metrics
+from .member.reports import GatewayStatistics
 
 
 class Deployment:

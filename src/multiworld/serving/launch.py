@@ -24,9 +24,9 @@ from ..store.base import StoreURL
 from ..wire.endpoints.addresses import family_of
 from ..wire.endpoints.token import TOKEN_VARIABLE, weakness_of
 from ..wire.messages import Json, from_json, to_json
+from .control.client.deployment_file import DeploymentFile
 from .errors import DeploymentError
 from .graces import GRACE_S
-from .hosts.deployment_file import DeploymentFile
 from .hosts.options import HostOptions
 from .hosts.order import Order
 from .locked_folder import kept, works_folder

@@ -34,8 +34,8 @@ from .errors import DeploymentError
 from .flow.routing import make_policy
 from .graces import STOP_S
 from .graph import GATEWAY, Graph, Stage
-from .hosts.kept_host import KeptHost
-from .hosts.start import HostHandle, start_host
+from .hosts.owner.kept_host import KeptHost
+from .hosts.owner.start import HostHandle, start_host
 from .ingress.admission import Admission
 from .ingress.ingress import Ingress
 from .locked_folder import works_folder

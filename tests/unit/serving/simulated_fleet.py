@@ -6,12 +6,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from multiworld.serving.control.actions import Action, Donate, Emit, FleetEvent, KillProcess, Send, StartProcess
-from multiworld.serving.control.fleet import Fleet
-from multiworld.serving.control.fleet_state import FleetState
-from multiworld.serving.control.orders import ORDERS
-from multiworld.serving.control.reports import reports_of
+from multiworld.serving.control.fleet.actions import Action, Donate, Emit, FleetEvent, KillProcess, Send, StartProcess
+from multiworld.serving.control.fleet.fleet import Fleet
+from multiworld.serving.control.fleet.state import FleetState
 from multiworld.serving.graph import GATEWAY, Graph, Stage
+from multiworld.serving.member.orders import ORDERS
+from multiworld.serving.member.reports import reports_of
 
 __all__ = ["Process", "SimulatedFleet", "chain", "hear", "order_of", "send"]
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from multiworld.serving.blueprint import Blueprint, load_work
+from multiworld.serving.control.client.questions import FilePiece, FilesFound, ListFiles, ReadFile
 from multiworld.serving.control.weights_store import WeightsStore
 from multiworld.serving.errors import DeploymentError
 from multiworld.serving.graph import Stage
-from multiworld.serving.hosts.questions import FilePiece, FilesFound, ListFiles, ReadFile
 from multiworld.serving.member import files
 from multiworld.serving.member.files import MemberFiles, fetch_file, list_files, read_piece
 

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 from ..graph import GATEWAY, Graph
-from .fleet_state import FleetState
-from .members import Member
-from .reports import GatewayStatistics, ReplicaStatistics
+from ..member.reports import GatewayStatistics, ReplicaStatistics
+from .fleet.members import Member
+from .fleet.state import FleetState
 from .scaling import Autoscaler, ScaleDecision, ScalingPolicy
 
 AT_ONCE = 64  # calls of a coroutine function that a replica makes

@@ -19,15 +19,17 @@ from ..errors import DeploymentError, HostExhaustedError, what_happened
 from ..graces import STOP_S
 from ..graph import GATEWAY
 from ..hosts.host import Host
+from ..hosts.logs.recent_lines import LinesTold
 from ..hosts.order import Order
 from ..hosts.orphans import end_orphans
-from ..hosts.questions import ControllerAnswer, ControllerQuestion
-from ..hosts.recent_lines import LinesTold
-from ..hosts.reception import Reception
 from ..member.exit_status import Ending
 from ..member.hand_over import donate_weights
 from ..member.messages import CONTROLLER
-from .actions import (
+from ..member.orders import MemberOrder
+from ..member.reports import MemberReport
+from .autoscale import Autoscaling
+from .client.questions import ControllerAnswer, ControllerQuestion
+from .fleet.actions import (
     Action,
     Donate,
     Emit,
@@ -40,15 +42,13 @@ from .actions import (
     UpdateFinished,
     UpdateRolledBack,
 )
-from .autoscale import Autoscaling
-from .fleet import RETURN_S, Fleet
-from .fleet_state import FleetState
+from .fleet.fleet import RETURN_S, Fleet
+from .fleet.members import parse_member
+from .fleet.state import FleetState
 from .history import History
 from .lines import AttachedLine, WorldLine
-from .members import parse_member
 from .operations import Operations
-from .orders import MemberOrder
-from .reports import MemberReport
+from .reception import Reception
 from .spec import DeploymentSpec
 from .state_file import StateFile
 from .status import ControllerStatus, describe

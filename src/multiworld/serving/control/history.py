@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ...wire.messages import REST, Json, to_json
-from .actions import FleetEvent
+from .fleet.actions import FleetEvent
 
 LENGTH = 1000
 

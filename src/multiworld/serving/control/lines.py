@@ -13,8 +13,8 @@ from ...world.state import WorldState
 from ...world.world import World
 from ..errors import what_happened
 from ..member.messages import CONTROL_BACKEND, CONTROLLER_RANK, MEMBER_RANK, as_bytes, as_tensor, control_world
-from .orders import ORDERS, MemberOrder
-from .reports import MemberReport, reports_of
+from ..member.orders import ORDERS, MemberOrder
+from ..member.reports import MemberReport, reports_of
 
 logger = logging.getLogger(__name__)
 

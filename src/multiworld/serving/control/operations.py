@@ -10,10 +10,10 @@ from pathlib import Path
 from torch import Tensor
 
 from ..errors import DeploymentError
-from .actions import Action, UpdateRolledBack
-from .fleet import Fleet
+from .fleet.actions import Action, UpdateRolledBack
+from .fleet.fleet import Fleet
+from .fleet.rollout import check_settle
 from .history import History
-from .rollout import check_settle
 from .weights_store import WeightsStore
 
 HOPELESS_DEATHS = 3  # of the first replicas of a stage, before any has served

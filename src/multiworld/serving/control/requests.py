@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from ..hosts.questions import (
+from ..member.files import list_files, read_piece
+from .client.questions import (
     ControllerAnswer,
     ControllerQuestion,
     Done,
@@ -27,7 +28,6 @@ from ..hosts.questions import (
     Updated,
     UpdateStage,
 )
-from ..member.files import list_files, read_piece
 from .controller import Controller
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...errors import MessageError
 from ...wire.messages import from_json, to_json
-from .saved import SavedFleet
+from .fleet.saved import SavedFleet
 
 
 class StateFile:

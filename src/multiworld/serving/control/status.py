@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..member.failure import Failure
-from .fleet_state import FleetState
-from .members import Member
-from .orders import Tune
-from .reports import GatewayStatistics, ReplicaStatistics
+from ..member.orders import Tune
+from ..member.reports import GatewayStatistics, ReplicaStatistics
+from .fleet.members import Member
+from .fleet.state import FleetState
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from ...errors import MultiworldError
 from ...observe.prometheus import Family, from_json, joined
-from ..hosts.questions import MetricsTold
+from ..control.client.questions import MetricsTold
 
 logger = logging.getLogger(__name__)
 

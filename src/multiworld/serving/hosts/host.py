@@ -14,6 +14,7 @@ from ...wire.progress.waiting import wait_async
 from ..errors import DeploymentError, HostExhaustedError
 from ..graces import GRACE_S
 from ..member.exit_status import Ending
+from .logs.recent_lines import LinesTold
 from .messages import (
     Exited,
     Hello,
@@ -30,7 +31,6 @@ from .messages import (
     Stopping,
 )
 from .order import Order
-from .recent_lines import LinesTold
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,8 @@ from ...wire.progress.thread import ProgressThread, Timer
 from ..errors import DeploymentError, HostExhaustedError
 from ..member.exit_status import Ending
 from .controller_link import ControllerLink
-from .host_log import logging_to
+from .logs.host_log import logging_to
+from .logs.output import Outputs
 from .members import Members
 from .messages import (
     Exited,
@@ -39,9 +40,8 @@ from .messages import (
 )
 from .options import HostOptions
 from .order import FIRST, LAST, MIDDLE, Order
-from .output import Outputs
-from .owner_line import OwnerLine
-from .owner_messages import Ready
+from .owner.line import OwnerLine
+from .owner.messages import Ready
 from .signals import Signals
 
 logger = logging.getLogger(__name__)

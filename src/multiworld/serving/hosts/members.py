@@ -27,8 +27,8 @@ from ...world.processes.restarts import Restarts
 from ...world.processes.stopped import StoppedTime
 from ..member.exit_status import IN_VAIN, Ending, starts_again
 from ..replica.black_box import BlackBox
+from .logs.output import Outputs
 from .order import Order
-from .output import Outputs
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...wire.messages import MessageSet, message
+from .logs.recent_lines import LinesTold
 from .order import Order
-from .recent_lines import LinesTold
 
 
 @message("start")

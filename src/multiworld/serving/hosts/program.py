@@ -16,9 +16,9 @@ from ...process.spawn.forking import die_with_parent, open_standard_descriptors,
 from ...wire.descriptors import raise_limit
 from ...world.processes.procfs import child_pids
 from .host_process import HostProcess
-from .lines import LineSplitter
 from .options import HostOptions
-from .owner_messages import OWNER_SAYS
+from .owner.lines import LineSplitter
+from .owner.messages import OWNER_SAYS
 from .signals import ENDING, Signals
 
 # What most members run, and what the user's main module, which defines the works of a replica, imports itself.

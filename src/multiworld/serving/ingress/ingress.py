@@ -19,7 +19,6 @@ from torch import Tensor
 from ...channel.base import Payload
 from ...errors import PeerLeftError
 from ...world.manager import WorldManager
-from ..control.reports import GatewayCounts
 from ..errors import (
     BadRequestError,
     DeadlineExceededError,
@@ -37,6 +36,7 @@ from ..flow.packets import Item, Kind
 from ..flow.payloads import digest_of, map_tensors
 from ..graph import GATEWAY, INPUT
 from ..member.failure import Failure
+from ..member.reports import GatewayCounts
 from ..replica.results import sendable
 from ..tracing.hops import Hops, merged
 from ..tracing.spans import Journey

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..control.reports import GatewayCounts
 from ..gateway.served import Metric
+from ..member.reports import GatewayCounts
 
 QUANTILES = {"0.5": "p50_s", "0.95": "p95_s", "0.99": "p99_s"}
 OUTCOMES = ("answered", "failed", "refused")

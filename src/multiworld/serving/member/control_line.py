@@ -11,10 +11,10 @@ from typing import Protocol
 from ...errors import MessageError, MultiworldError
 from ...world.manager import WorldManager
 from ...world.world import World
-from ..control.orders import ORDERS, MemberOrder
-from ..control.reports import MemberReport, reports_of
 from ..errors import what_happened
 from .messages import CONTROL_BACKEND, CONTROLLER_RANK, MEMBER_RANK, as_bytes, as_tensor, control_world
+from .orders import ORDERS, MemberOrder
+from .reports import MemberReport, reports_of
 
 logger = logging.getLogger(__name__)
 

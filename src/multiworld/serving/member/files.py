@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from ..blueprint import GRAPH_FILE, WORKS, Blueprint
+from ..control.client.client import ask
+from ..control.client.questions import FilePiece, FilesFound, ListFiles, ReadFile
 from ..errors import DeploymentError
-from ..hosts.client import ask
-from ..hosts.questions import FilePiece, FilesFound, ListFiles, ReadFile
 
 PIECE_BYTES = 4 << 20
 FETCH_S = 60.0

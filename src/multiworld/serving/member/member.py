@@ -17,9 +17,6 @@ from ...model.user_code import result_of, users_traceback
 from ...model.weights import has_weights, put_weights, weights_of
 from ...world.manager import WorldManager
 from ..blueprint import load_work
-from ..control import orders, reports
-from ..control.orders import EdgeEnd, MemberOrder
-from ..control.reports import MemberReport
 from ..errors import CanaryFailedError, what_happened
 from ..flow.edge import Edge
 from ..flow.node import Node, Place
@@ -28,10 +25,13 @@ from ..ingress.ingress import Ingress
 from ..replica.canary import Canary, answer_canary, difference, give_canary, given_inputs, take_canary
 from ..replica.executor import describe_error
 from ..replica.replica import Replica
+from . import orders, reports
 from .control_line import Line
 from .failure import Failure
 from .files import MemberFiles
 from .hand_over import donate_weights, take_weights
+from .orders import EdgeEnd, MemberOrder
+from .reports import MemberReport
 from .vitals import Vitals
 
 logger = logging.getLogger(__name__)

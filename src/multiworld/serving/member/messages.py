@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...channel.base import Payload
 from ...errors import ProtocolError
-from ..control.members import CONTROLLER
+from ..control.fleet.members import CONTROLLER
 
 __all__ = [
     "CONTROLLER",

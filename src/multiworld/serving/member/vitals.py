@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from ...process.facts import pss_bytes, rss_bytes
-from ..control.reports import Usage
+from .reports import Usage
 
 PSS_EVERY_S = 10.0
 PSS_SHARE = 0.001  # of one processor: to add a large process's pages up takes the kernel a while

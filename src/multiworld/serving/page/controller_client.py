@@ -10,8 +10,8 @@ from ...wire.endpoints.dialer import dial
 from ...wire.endpoints.handshake import DialerHello
 from ...wire.progress.thread import ProgressThread
 from ...wire.progress.waiting import wait_async
-from ..hosts.client import PURPOSE, explained, link_to_controller
-from ..hosts.questions import ControllerQuestion
+from ..control.client.client import PURPOSE, explained, link_to_controller
+from ..control.client.questions import ControllerQuestion
 
 DIAL_S = 5.0
 

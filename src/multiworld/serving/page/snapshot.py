@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ..control.members import parse_member
-from ..control.reports import GatewayCounts, ReplicaStatistics
+from ..control.fleet.members import parse_member
 from ..control.status import ControllerStatus, GatewayStatus, HostStatus, MemberStatus, ReplicaStatus, StageStatus
+from ..member.reports import GatewayCounts, ReplicaStatistics
 from .failures import LastFailure, Trouble, last_failure, trouble, what_failed
 from .series import Point, Rates
 from .slots import Slots

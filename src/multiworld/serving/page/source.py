@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ..control.history import EventRecord
-from ..control.status import ControllerStatus
-from ..hosts.questions import (
+from ..control.client.questions import (
     EventsSince,
     EventsTold,
     LinesOfMembers,
@@ -16,6 +14,8 @@ from ..hosts.questions import (
     StatusOf,
     StatusTold,
 )
+from ..control.history import EventRecord
+from ..control.status import ControllerStatus
 from .controller_client import ControllerClient
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from ...errors import MessageError, PeerLeftError
 from ...process.signal_names import how_ended
 from ...wire.messages import from_json
-from ..control import actions
+from ..control.fleet import actions
 from ..control.history import EventRecord
 
 CATEGORIES = ("fault", "replica", "scaling", "update", "other", "world")

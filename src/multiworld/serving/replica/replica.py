@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from ...model.errors import PayloadMismatchError
 from ...world.manager import WorldManager
-from ..control.reports import ReplicaCounts
 from ..errors import (
     BadRequestError,
     RequestLostError,
@@ -29,6 +28,7 @@ from ..flow.packets import Item, Kind
 from ..flow.payloads import Packed
 from ..graph import GATEWAY, INPUT, Batch
 from ..ingress.versions import FIRST, merged_weights, with_version
+from ..member.reports import ReplicaCounts
 from ..tracing.hops import Executed, merged
 from .black_box import carried
 from .canary import CanaryKeeper

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 import pytest
 
 from multiworld.process.link import ControlLink
+from multiworld.serving.control.client.questions import Done
+from multiworld.serving.control.reception import Reception
 from multiworld.serving.hosts import controller_link
 from multiworld.serving.hosts.controller_link import ControllerLink
 from multiworld.serving.hosts.messages import HOST_EVENTS, HOST_ORDERS, Hello, HostEvent, HostOrder, Refused
-from multiworld.serving.hosts.questions import Done
-from multiworld.serving.hosts.reception import Reception
 from multiworld.testing import scaled
 from multiworld.wire.endpoints.dialer import DialError
 from multiworld.wire.endpoints.listener import Listener, Pending

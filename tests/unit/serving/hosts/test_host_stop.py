@@ -10,9 +10,9 @@ import pytest
 
 from multiworld.process.facts import process_space
 from multiworld.process.link import ControlLink
-from multiworld.serving.control.actions import HostLeft, ReplicaLeft, ReplicaLost, ReplicaStarted
-from multiworld.serving.control.members import MemberState
-from multiworld.serving.control.placement import HostInfo, place
+from multiworld.serving.control.fleet.actions import HostLeft, ReplicaLeft, ReplicaLost, ReplicaStarted
+from multiworld.serving.control.fleet.members import MemberState
+from multiworld.serving.control.fleet.placement import HostInfo, place
 from multiworld.serving.errors import DeploymentError
 from multiworld.serving.hosts.host import Host
 from multiworld.serving.hosts.messages import HOST_EVENTS, HOST_ORDERS, Hello, Stopping

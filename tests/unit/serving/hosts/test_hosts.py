@@ -19,11 +19,15 @@ from multiworld.errors import MessageError, ProtocolError
 from multiworld.process.link import CallRefusedError, ControlLink, LinkLostError
 from multiworld.process.logs.console import LossyConsole, open_consoles
 from multiworld.process.logs.lines import Labeller
+from multiworld.serving.control.client import deployment_file
+from multiworld.serving.control.client.deployment_file import (
+    DeploymentFile,
+    deployments_dir,
+    find_deployment,
+    list_deployments,
+)
 from multiworld.serving.errors import DeploymentError, HostExhaustedError
-from multiworld.serving.hosts import deployment_file
-from multiworld.serving.hosts.deployment_file import DeploymentFile, deployments_dir, find_deployment, list_deployments
 from multiworld.serving.hosts.host import Host
-from multiworld.serving.hosts.lines import LineSplitter, to_line
 from multiworld.serving.hosts.messages import (
     HOST_ORDERS,
     Exited,
@@ -36,7 +40,8 @@ from multiworld.serving.hosts.messages import (
 )
 from multiworld.serving.hosts.options import HostOptions
 from multiworld.serving.hosts.order import Order
-from multiworld.serving.hosts.owner_messages import OWNER_SAYS, TO_OWNER, Ready
+from multiworld.serving.hosts.owner.lines import LineSplitter, to_line
+from multiworld.serving.hosts.owner.messages import OWNER_SAYS, TO_OWNER, Ready
 from multiworld.serving.hosts.signals import Signals
 from multiworld.serving.member.exit_status import Ending
 from multiworld.wire.progress.operation import Operation

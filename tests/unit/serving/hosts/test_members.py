@@ -14,9 +14,9 @@ import pytest
 
 from multiworld.process.spawn.entrypoint import EntrypointKind
 from multiworld.process.spawn.fork_server import ForkServer, Launch, Started
+from multiworld.serving.hosts.logs.output import Outputs
 from multiworld.serving.hosts.members import Members
 from multiworld.serving.hosts.order import Order
-from multiworld.serving.hosts.output import Outputs
 from multiworld.testing import scaled
 from multiworld.wire.progress.thread import ProgressThread
 

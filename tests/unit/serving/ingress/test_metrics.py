@@ -11,13 +11,13 @@ import orjson
 import pytest
 
 from multiworld.observe.prometheus import families_text, from_json, joined, to_json
-from multiworld.serving.control.reports import GatewayCounts
+from multiworld.serving.control.client.questions import MetricsTold
 from multiworld.serving.errors import DeploymentError
 from multiworld.serving.gateway import Metric, fleet_metrics
 from multiworld.serving.gateway.fleet_metrics import FleetMetrics
 from multiworld.serving.gateway.http_metrics import HttpCounts, families_of
-from multiworld.serving.hosts.questions import MetricsTold
 from multiworld.serving.ingress.metrics import request_metrics
+from multiworld.serving.member.reports import GatewayCounts
 from tests.unit.exposition import check_with_promtool, checked_samples
 from tests.unit.serving.gateway.client import Client, FakePipeline
 

@@ -15,7 +15,7 @@ import pytest
 
 from multiworld.errors import MultiworldError
 from multiworld.observe.sites import SiteRule, site_rule
-from multiworld.serving.control.actions import FleetEvent
+from multiworld.serving.control.fleet.actions import FleetEvent
 from multiworld.serving.control.history import EventRecord
 from multiworld.serving.control.status import ControllerStatus, ReplicaStatus
 from multiworld.serving.member.failure import Failure

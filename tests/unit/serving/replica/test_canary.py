@@ -13,16 +13,16 @@ import torch
 from torch import nn
 
 from multiworld.errors import StoreError
-from multiworld.serving.control.actions import CanaryPassed, CanarySkipped, Send, UpdateRolledBack
-from multiworld.serving.control.members import Member, MemberState
-from multiworld.serving.control.orders import ORDERS
-from multiworld.serving.control.reports import REPLICA_REPORTS
+from multiworld.serving.control.fleet.actions import CanaryPassed, CanarySkipped, Send, UpdateRolledBack
+from multiworld.serving.control.fleet.members import Member, MemberState
 from multiworld.serving.errors import CanaryFailedError
 from multiworld.serving.flow.node import Place
 from multiworld.serving.flow.packets import Item, Kind
 from multiworld.serving.graph import Graph, Stage
 from multiworld.serving.member.files import MemberFiles
 from multiworld.serving.member.member import ReplicaMember
+from multiworld.serving.member.orders import ORDERS
+from multiworld.serving.member.reports import REPLICA_REPORTS
 from multiworld.serving.replica.canary import CanaryKeeper, answer_canary, difference, given_inputs
 from tests.unit.serving.simulated_fleet import SimulatedFleet, chain, hear, order_of, send
 from tests.unit.serving.wires import Plant

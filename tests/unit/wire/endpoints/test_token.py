@@ -12,11 +12,11 @@ import multiworld as mw
 from multiworld.cli.main import main
 from multiworld.elastic.job.options import JobOptions
 from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
-from multiworld.serving.hosts.client import ask
-from multiworld.serving.hosts.deployment_file import DeploymentFile, find_deployment
+from multiworld.serving.control.client.client import ask
+from multiworld.serving.control.client.deployment_file import DeploymentFile, find_deployment
+from multiworld.serving.control.client.questions import Done, StatusOf, StatusTold
+from multiworld.serving.control.reception import Reception
 from multiworld.serving.hosts.options import HostOptions
-from multiworld.serving.hosts.questions import Done, StatusOf, StatusTold
-from multiworld.serving.hosts.reception import Reception
 from multiworld.serving.pipeline import Cluster
 from multiworld.wire.endpoints import token as token_module
 from multiworld.wire.endpoints.token import (

@@ -1,0 +1,1 @@
+"""How another process finds a running deployment and asks its controller."""

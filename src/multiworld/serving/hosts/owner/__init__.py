@@ -1,0 +1,1 @@
+"""The process that starts a host process, and the line between the two."""

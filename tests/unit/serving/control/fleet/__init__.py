@@ -1,0 +1,1 @@
+"""Unit tests of the decisions about the members of a deployment."""
