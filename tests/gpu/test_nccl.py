@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import multiworld as mw
-from multiworld.channel.nccl import NcclChannel
+from multiworld.channel.nccl.channel import NcclChannel
 from multiworld.testing import WorkerGroup, scaled
 from tests.gpu.gpu_programs import receive_for_ever, reduce_for_ever
 

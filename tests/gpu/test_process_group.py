@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import multiworld as mw
-from multiworld.channel.nccl import NcclChannel
+from multiworld.channel.nccl.channel import NcclChannel
 from tests.gpu.test_nccl import NUM_DEVICES, worlds
 
 pytestmark = [

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from multiworld.channel.base import ChannelContext, ChannelStatistics, Payload
-from multiworld.channel.streamed import Collective
+from multiworld.channel.stream_channel.channel import Collective
 from multiworld.channel.tcp import TcpChannel
 from multiworld.errors import OperationTimeoutError, WorldBrokenError
 from multiworld.wire.progress.operation import Operation

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from multiworld.channel.lane import PAGE_BYTES, WINDOW_BYTES, reader_words, writer_words
+from multiworld.channel.shared_memory.pipe import PAGE_BYTES, WINDOW_BYTES, reader_words, writer_words
 from multiworld.testing import scaled
 from tests.unit.lanes import ENDS, Ends
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import multiworld as mw
-from multiworld.channel import mpi
+from multiworld.channel.mpi import channel as mpi
 from multiworld.testing import wait_until
 from multiworld.wire.progress.operation import Operation
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from multiworld.channel.base import Payload
-from multiworld.channel.parcel import Parcel, Received
+from multiworld.channel.payload.small_message import Parcel, Received
 from multiworld.errors import WorldBrokenError, WorldClosedError
 from multiworld.testing import scaled
 

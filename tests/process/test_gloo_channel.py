@@ -21,8 +21,10 @@ import torch
 from torch.distributed.distributed_c10d import Store
 
 import multiworld as mw
-from multiworld.channel import gloo, gloo_group, registry
-from multiworld.channel.gloo_group import acquire_device
+from multiworld.channel import registry
+from multiworld.channel.gloo import channel as gloo
+from multiworld.channel.gloo import group as gloo_group
+from multiworld.channel.gloo.group import acquire_device
 from multiworld.testing import scaled, wait_until
 from tests.bounds import CANCEL_S
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import multiworld as mw
-from multiworld.channel.stream import MessageStream
+from multiworld.channel.stream.message_stream import MessageStream
 from multiworld.testing import Deadline, scaled
 from multiworld.wire.connection.connection import Connection
 from multiworld.wire.connection.sink import ConnectionSink

@@ -14,10 +14,11 @@ import pytest
 import torch
 
 import multiworld as mw
-from multiworld.channel import mpi, mpi_pump
-from multiworld.channel.mpi_chunks import CHUNK_BYTES
-from multiworld.channel.mpi_job import JobError
-from multiworld.channel.mpi_pump import MpiPump
+from multiworld.channel.mpi import channel as mpi
+from multiworld.channel.mpi import pump as mpi_pump
+from multiworld.channel.mpi.chunks import CHUNK_BYTES
+from multiworld.channel.mpi.job import JobError
+from multiworld.channel.mpi.pump import MpiPump
 from multiworld.testing import scaled, wait_until
 from multiworld.wire.progress.operation import Operation
 from tests.bounds import CANCEL_S

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import multiworld as mw
-from multiworld.channel import mpi_job
+from multiworld.channel.mpi import job as mpi_job
 from multiworld.testing import (
     Crew,
     JobFailedError,

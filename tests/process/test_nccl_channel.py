@@ -20,11 +20,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 import multiworld as mw
-from multiworld.channel import registry, tensors
+from multiworld.channel import registry
 from multiworld.channel.base import ChannelSupport
-from multiworld.channel.cuda_order import StreamOrder
-from multiworld.channel.nccl import NcclChannel
-from multiworld.channel.nccl_group import NcclGroup
+from multiworld.channel.nccl.channel import NcclChannel
+from multiworld.channel.nccl.cuda_order import StreamOrder
+from multiworld.channel.nccl.group import NcclGroup
+from multiworld.channel.payload import tensors
 from multiworld.testing import scaled, wait_until
 from tests.unit.fake_cuda import FakeCuda, FakeLaunchStream, FakeWork
 
@@ -339,7 +340,7 @@ async def test_a_world_that_breaks_in_a_collective_never_reports_success(fabric:
 
 
 async def test_a_collective_that_nccl_fails_breaks_the_world(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("multiworld.channel.nccl.BLAME_S", 0.05)
+    monkeypatch.setattr("multiworld.channel.nccl.channel.BLAME_S", 0.05)
     async with worlds() as (here, there):
         fabric.held = True
         calls = [asyncio.create_task(world.all_reduce(torch.ones(4))) for world in (here, there)]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import multiworld as mw
-from multiworld.channel.streamed import StreamChannel
+from multiworld.channel.stream_channel.channel import StreamChannel
 from multiworld.testing import scaled, wait_until
 from tests.process.one_process import in_thread, worlds
 

@@ -17,8 +17,8 @@ import pytest
 import torch
 
 import multiworld as mw
-from multiworld.channel.flags import PAGE_BYTES
-from multiworld.channel.host_memory import RING_BYTES
+from multiworld.channel.shared_memory.flags import PAGE_BYTES
+from multiworld.channel.shared_memory.host_memory import RING_BYTES
 from multiworld.testing import Crew, WorkerGroup, scaled, wait_until
 from multiworld.wire.connection.frames import Kind, pack_header
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from multiworld.channel.lane import PythonEnd
+from multiworld.channel.shared_memory.pipe import PythonEnd
 
 __all__ = ["Actor", "flags", "play_in_turns"]
 

@@ -13,8 +13,8 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from multiworld.channel.any_source import AnySource
-from multiworld.channel.inbox import Arrival, Inbox
+from multiworld.channel.stream.any_source import AnySource
+from multiworld.channel.stream.inbox import Arrival, Inbox
 
 PEERS = [0, 2, 3]
 TAGS = [0, 1]

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multiworld.channel import lane, lane_payloads
-from multiworld.channel.lane import PythonEnd
-from multiworld.channel.lane_payloads import LaneReads, LaneWrites, Payload
+from multiworld.channel.shared_memory import pipe as lane
+from multiworld.channel.shared_memory import pipe_payloads as lane_payloads
+from multiworld.channel.shared_memory.pipe import PythonEnd
+from multiworld.channel.shared_memory.pipe_payloads import LaneReads, LaneWrites, Payload
 from tests.property.stepping import Actor, flags, play_in_turns
 from tests.unit.lanes import ENDS, NEAR_THE_END, WINDOW, Ends, Lane, Memory, make_small, noise
 

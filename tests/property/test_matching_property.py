@@ -9,8 +9,8 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from multiworld.channel.inbox import Arrival, Inbox, Posted
-from multiworld.channel.outbox import Outbox, Route
+from multiworld.channel.stream.inbox import Arrival, Inbox, Posted
+from multiworld.channel.stream.outbox import Outbox, Route
 
 EAGER_BYTES, WINDOW_BYTES, REPORT_BYTES = 4, 10, 3
 MAX_LEFTOVERS = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multiworld.channel.ring import ALIGNMENT, Piece, RingReads, RingSpace
+from multiworld.channel.shared_memory.ring import ALIGNMENT, Piece, RingReads, RingSpace
 
 SIZE = 64 * 256
 MAX_PIECE = SIZE // 4

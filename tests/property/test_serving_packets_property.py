@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multiworld.channel.parcel import Parcel
+from multiworld.channel.payload.small_message import Parcel
 from multiworld.serving.flow.packets import INLINE_BYTES, Item, Kind, Note, as_tensors, decode, encode
 
 DTYPES = (torch.float32, torch.bool, torch.bfloat16, torch.int64, torch.complex64, torch.uint8)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multiworld.channel.slots import NUM_SLOTS, PythonSlots, SlotReader, SlotWriter
+from multiworld.channel.shared_memory.slots import NUM_SLOTS, PythonSlots, SlotReader, SlotWriter
 from tests.property.stepping import Actor, flags, play_in_turns
 from tests.unit.slot_ends import ENDS, MAX_PIECES, WINDOW_BYTES, Ends, Slots
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from torch import Tensor
 
 from multiworld.channel.base import Payload
-from multiworld.channel.tensors import DTYPES, describe_text, parse_layout, payload_segments
+from multiworld.channel.payload.tensors import DTYPES, describe_text, parse_layout, payload_segments
 from multiworld.errors import ProtocolError
 from tests.unit.test_tensors import same, tensor_of, travel
 

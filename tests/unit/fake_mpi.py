@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 
-from multiworld.channel.mpi_pump import Found
+from multiworld.channel.mpi.pump import Found
 
 __all__ = ["FakeNetwork", "FakeRequest", "FakeTransport"]
 

@@ -10,14 +10,9 @@ from typing import TypeAlias
 import pytest
 
 from multiworld import native
-from multiworld.channel import lane, lane_payloads
-from multiworld.channel.lane import (
-    PAGE_BYTES,
-    NativeEnd,
-    PythonEnd,
-    reader_words,
-    writer_words,
-)
+from multiworld.channel.shared_memory import pipe as lane
+from multiworld.channel.shared_memory import pipe_payloads as lane_payloads
+from multiworld.channel.shared_memory.pipe import PAGE_BYTES, NativeEnd, PythonEnd, reader_words, writer_words
 
 __all__ = ["CHUNK", "ENDS", "TURN", "WINDOW", "Ends", "Lane", "Memory", "make_small", "noise"]
 

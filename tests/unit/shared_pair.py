@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from multiworld.channel.base import Payload
-from multiworld.channel.host_memory import HostMemory
-from multiworld.channel.message import USER
-from multiworld.channel.shared_stream import SharedStream
-from multiworld.channel.stream_owner import StreamOwner
-from multiworld.channel.tensors import describe, memory_of
+from multiworld.channel.payload.tensors import describe, memory_of
+from multiworld.channel.shared_memory.host_memory import HostMemory
+from multiworld.channel.stream.message import USER
+from multiworld.channel.stream.owner import StreamOwner
+from multiworld.channel.stream.shared_stream import SharedStream
 from multiworld.testing import scaled, wait_until
 from multiworld.wire.connection.connection import Connection
 from multiworld.wire.progress.operation import Operation

@@ -9,9 +9,9 @@ from typing import TypeAlias
 import pytest
 
 from multiworld import native
-from multiworld.channel import slots
-from multiworld.channel.lane import PAGE_BYTES, reader_words, writer_words
-from multiworld.channel.slots import (
+from multiworld.channel.shared_memory import slots
+from multiworld.channel.shared_memory.pipe import PAGE_BYTES, reader_words, writer_words
+from multiworld.channel.shared_memory.slots import (
     CONSUMED_AT,
     RELEASED_AT,
     RESTS_FOR_ROOM_AT,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from multiworld.channel.any_source import AnySource
-from multiworld.channel.inbox import Arrival, Inbox
+from multiworld.channel.stream.any_source import AnySource
+from multiworld.channel.stream.inbox import Arrival, Inbox
 
 TAG, OTHER = 4, 6
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from multiworld.channel import asking
-from multiworld.channel.asking import OpenCollectives
+from multiworld.channel.stream_channel import disagreement as asking
+from multiworld.channel.stream_channel.disagreement import OpenCollectives
 from multiworld.testing import wait_until
 from multiworld.wire.progress.operation import Operation
 from multiworld.wire.progress.thread import ProgressThread

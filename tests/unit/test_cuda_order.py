@@ -6,8 +6,8 @@ import gc
 
 import torch
 
-from multiworld.channel.cuda_order import StreamOrder
-from multiworld.channel.tensors import as_bytes
+from multiworld.channel.nccl.cuda_order import StreamOrder
+from multiworld.channel.payload.tensors import as_bytes
 from tests.unit.fake_cuda import FakeCuda, FakeStream
 
 

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from multiworld.channel.cuda_queue import MAX_SLEEP_S, MIN_SLEEP_S, CudaQueue, Poller, acquire_queue, release_queue
+from multiworld.channel.nccl.cuda_queue import MAX_SLEEP_S, MIN_SLEEP_S, CudaQueue, Poller, acquire_queue, release_queue
 
 WAIT_S = 10.0
 

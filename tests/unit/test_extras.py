@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from multiworld.channel import mpi_job
+from multiworld.channel.mpi import job as mpi_job
 from multiworld.cli import demo, serve
 from multiworld.extras import install_extra, missing_modules
 from multiworld.serving.config import ConfigError

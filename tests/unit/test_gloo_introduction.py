@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from multiworld.channel import registry
-from multiworld.channel.gloo_group import acquire_device, release_device
-from multiworld.channel.gloo_introduction import Introduction, come_as, read_introduction
+from multiworld.channel.gloo.group import acquire_device, release_device
+from multiworld.channel.gloo.introduction import Introduction, come_as, read_introduction
 
 needs_gloo = pytest.mark.skipif(not registry.available()["gloo"].works, reason="this PyTorch has no Gloo")
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from multiworld.channel.errands import Errands
-from multiworld.channel.gloo_mover import DIRECT_BYTES, NUM_TAGS, GlooMover
+from multiworld.channel.gloo.mover import DIRECT_BYTES, NUM_TAGS, GlooMover
+from multiworld.channel.threads import Errands
 from multiworld.testing import wait_until
 
 WAIT_S = 10.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from multiworld.channel.host_memory import HostMemory
+from multiworld.channel.shared_memory.host_memory import HostMemory
 
 from .fake_ports import FakeLender
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from multiworld.channel.inbox import Arrival, Inbox
+from multiworld.channel.stream.inbox import Arrival, Inbox
 
 
 def inbox() -> Inbox[str, str]:

@@ -15,8 +15,8 @@ from unittest.mock import MagicMock
 import pytest
 
 from multiworld import native
-from multiworld.channel import lane as lane_module
-from multiworld.channel.lane import LaneEnd, NativeEnd, PythonEnd, open_reader, open_writer
+from multiworld.channel.shared_memory import pipe as lane_module
+from multiworld.channel.shared_memory.pipe import LaneEnd, NativeEnd, PythonEnd, open_reader, open_writer
 from multiworld.errors import ProtocolError
 from multiworld.testing import scaled
 from multiworld.wire.progress.waiting import run_in_thread, wait_blocking
@@ -381,7 +381,7 @@ def test_python_moves_lanes_only_where_memory_is_ordered(
     """Elsewhere a count might be seen before the bytes that it counts."""
     monkeypatch.setattr(native, "core", MagicMock() if has_core else None)
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    spec = importlib.util.spec_from_file_location("multiworld.channel.another_lane", lane_module.__file__)
+    spec = importlib.util.spec_from_file_location("multiworld.channel.shared_memory.another_lane", lane_module.__file__)
     assert spec is not None
     assert spec.loader is not None
     another = importlib.util.module_from_spec(spec)

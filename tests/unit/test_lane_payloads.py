@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from multiworld.channel import lane_payloads
-from multiworld.channel.lane import WINDOW_BYTES, LaneEnd
-from multiworld.channel.lane_payloads import LaneReads, LaneWrites, Payload, Spin
+from multiworld.channel.shared_memory import pipe_payloads as lane_payloads
+from multiworld.channel.shared_memory.pipe import WINDOW_BYTES, LaneEnd
+from multiworld.channel.shared_memory.pipe_payloads import LaneReads, LaneWrites, Payload, Spin
 from multiworld.errors import ProtocolError
 from multiworld.wire.progress.waiting import while_blocked
 from tests.unit.lanes import CHUNK, ENDS, TURN, WINDOW, Lane, Memory, make_small, noise

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from multiworld.channel.base import ChannelContext
-from multiworld.channel.mesh import StreamMesh
-from multiworld.channel.stream import MessageStream
+from multiworld.channel.stream.mesh import StreamMesh
+from multiworld.channel.stream.message_stream import MessageStream
 from multiworld.wire.progress.operation import Operation
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from multiworld.channel.mpi_chunks import CHUNK_BYTES, HEADER_BYTES, PROOF, Chunk, read_chunk
-from multiworld.channel.mpi_mover import MpiMover
-from multiworld.channel.mpi_pump import Sink, Source
-from multiworld.channel.tensors import memory_of, pack
+from multiworld.channel.mpi.chunks import CHUNK_BYTES, HEADER_BYTES, PROOF, Chunk, read_chunk
+from multiworld.channel.mpi.mover import MpiMover
+from multiworld.channel.mpi.pump import Sink, Source
+from multiworld.channel.payload.tensors import memory_of, pack
 
 NUMEL = 3 * CHUNK_BYTES // 8 + 5  # one and a half chunks of float32
 PEER_KEY = b"the peer's key.."

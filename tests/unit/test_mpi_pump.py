@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from multiworld.channel import mpi_pump
-from multiworld.channel.mpi_chunks import CHUNK_BYTES, HEADER_BYTES, Chunk, new_key, read_chunk, write_header
-from multiworld.channel.mpi_pump import WINDOW, MpiPump
+from multiworld.channel.mpi import pump as mpi_pump
+from multiworld.channel.mpi.chunks import CHUNK_BYTES, HEADER_BYTES, Chunk, new_key, read_chunk, write_header
+from multiworld.channel.mpi.pump import WINDOW, MpiPump
 from multiworld.testing import wait_until
 from tests.unit.fake_mpi import FakeNetwork
 

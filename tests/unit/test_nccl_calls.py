@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from multiworld.channel.collectives.port import Port
-from multiworld.channel.nccl_calls import check_reduction, launch_collective
-from multiworld.channel.streamed import Collective
+from multiworld.channel.nccl.calls import check_reduction, launch_collective
+from multiworld.channel.stream_channel.channel import Collective
 
 SUM = dist.ReduceOp.SUM
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from multiworld.channel.cuda_queue import CudaQueue
-from multiworld.channel.nccl_group import NcclGroup, abort_all, failure_of, without_watchdog
+from multiworld.channel.nccl.cuda_queue import CudaQueue
+from multiworld.channel.nccl.group import NcclGroup, abort_all, failure_of, without_watchdog
 from tests.unit.fake_cuda import Ends, FakeEvent, FakeLaunchStream, FakeWork
 
 WAIT_S = 10.0
@@ -259,7 +259,7 @@ def test_nothing_is_launched_once_closed(rig: Rig, queue: CudaQueue) -> None:
 def test_a_launch_that_waits_for_a_lost_peer_holds_up_neither_the_questions_nor_the_abort(
     rig: Rig, queue: CudaQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("multiworld.channel.nccl_group.CALL_GRACE_S", 0.01)
+    monkeypatch.setattr("multiworld.channel.nccl.group.CALL_GRACE_S", 0.01)
     first, released, stuck = FakeWork(), threading.Event(), threading.Event()
     ends = Ends()
 

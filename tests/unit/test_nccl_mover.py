@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from multiworld.channel.cuda_order import StreamOrder
-from multiworld.channel.nccl_mover import NcclMover
+from multiworld.channel.nccl.cuda_order import StreamOrder
+from multiworld.channel.nccl.mover import NcclMover
 from tests.unit.fake_cuda import Ends, FakeCuda, FakeEvent, FakeWork
 
 WAIT_S = 10.0

@@ -7,8 +7,8 @@ import gc
 import pytest
 import torch
 
-from multiworld.channel.parcel import Habit, Parcel
-from multiworld.channel.tensors import Layout, describe, parse_layout
+from multiworld.channel.payload.small_message import Habit, Parcel
+from multiworld.channel.payload.tensors import Layout, describe, parse_layout
 
 
 def layout_of(tensor: torch.Tensor) -> Layout:

@@ -8,7 +8,7 @@ import torch
 from multiworld.channel import registry
 from multiworld.channel.auto import AutoChannel
 from multiworld.channel.base import ChannelSupport
-from multiworld.channel.nccl import NcclChannel
+from multiworld.channel.nccl.channel import NcclChannel
 from multiworld.channel.registry import available, channel_names, find_channel
 from multiworld.channel.tcp import TcpChannel
 from multiworld.world.joining.join_request import check_request

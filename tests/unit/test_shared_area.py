@@ -14,9 +14,9 @@ from torch import Tensor
 
 from multiworld.channel import collectives
 from multiworld.channel.collectives import SharedWork
-from multiworld.channel.host_memory import HostMemory
-from multiworld.channel.shared_area import SharedArea, Turn
-from multiworld.channel.shared_call import SharedCall
+from multiworld.channel.shared_memory.host_memory import HostMemory
+from multiworld.channel.shared_memory.shared_area import SharedArea, Turn
+from multiworld.channel.shared_memory.shared_call import SharedCall
 from multiworld.wire.progress.operation import Operation, drive, settler
 from multiworld.wire.progress.thread import ProgressThread
 from multiworld.wire.progress.waiting import wait_blocking

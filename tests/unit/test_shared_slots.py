@@ -15,15 +15,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from multiworld.channel import shared_sending, shared_stream, stream_sending
-from multiworld.channel.host_memory import RING_BYTES
-from multiworld.channel.lane import reader_words, writer_words
-from multiworld.channel.message import USER, key_of
-from multiworld.channel.outbox import WINDOW_BYTES as EAGER_WINDOW_BYTES
-from multiworld.channel.shared_sending import INLINE_BYTES, MAX_PIECES, SHARED_EAGER_BYTES
-from multiworld.channel.shared_stream import SharedStream
-from multiworld.channel.slots import CONSUMED_AT, MAX_META_BYTES, NUM_SLOTS, RELEASED_AT, WORDS_AT, Slot
-from multiworld.channel.tensors import describe, memory_of
+from multiworld.channel.payload.tensors import describe, memory_of
+from multiworld.channel.shared_memory.host_memory import RING_BYTES
+from multiworld.channel.shared_memory.pipe import reader_words, writer_words
+from multiworld.channel.shared_memory.slots import CONSUMED_AT, MAX_META_BYTES, NUM_SLOTS, RELEASED_AT, WORDS_AT, Slot
+from multiworld.channel.stream import sending as stream_sending
+from multiworld.channel.stream import shared_sending, shared_stream
+from multiworld.channel.stream.message import USER, key_of
+from multiworld.channel.stream.outbox import WINDOW_BYTES as EAGER_WINDOW_BYTES
+from multiworld.channel.stream.shared_sending import INLINE_BYTES, MAX_PIECES, SHARED_EAGER_BYTES
+from multiworld.channel.stream.shared_stream import SharedStream
 from multiworld.testing import scaled, wait_until
 from multiworld.wire.connection.frames import Kind, pack_header
 from multiworld.wire.memory.shared_region import SharedRegion

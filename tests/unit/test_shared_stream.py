@@ -12,16 +12,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from multiworld.channel import lane, lane_payloads, shared_sending, shared_stream, stream
 from multiworld.channel.base import Payload
-from multiworld.channel.host_memory import RING_BYTES
-from multiworld.channel.lane import TAKEN_AT, WINDOW_BYTES, WRITTEN_AT
-from multiworld.channel.lane_payloads import LaneReads
-from multiworld.channel.message import USER
-from multiworld.channel.shared_sending import FLAG_SHELF, INLINE_BYTES, SHARED_EAGER_BYTES, SHELF_PLACE
-from multiworld.channel.shared_stream import KEPT_BYTES
-from multiworld.channel.shelf import MAX_KEPT_BYTES
-from multiworld.channel.tensors import describe, memory_of, payload_segments
+from multiworld.channel.payload.tensors import describe, memory_of, payload_segments
+from multiworld.channel.shared_memory import pipe as lane
+from multiworld.channel.shared_memory import pipe_payloads as lane_payloads
+from multiworld.channel.shared_memory.host_memory import RING_BYTES
+from multiworld.channel.shared_memory.lent import MAX_KEPT_BYTES
+from multiworld.channel.shared_memory.pipe import TAKEN_AT, WINDOW_BYTES, WRITTEN_AT
+from multiworld.channel.shared_memory.pipe_payloads import LaneReads
+from multiworld.channel.stream import message_stream as stream
+from multiworld.channel.stream import shared_sending, shared_stream
+from multiworld.channel.stream.message import USER
+from multiworld.channel.stream.shared_sending import FLAG_SHELF, INLINE_BYTES, SHARED_EAGER_BYTES, SHELF_PLACE
+from multiworld.channel.stream.shared_stream import KEPT_BYTES
 from multiworld.testing import scaled, wait_until
 from multiworld.wire.connection.frames import Kind, pack_header
 from multiworld.wire.memory.copying import copied

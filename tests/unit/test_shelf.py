@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from multiworld.channel import shelf as shelf_module
-from multiworld.channel.shelf import (
+from multiworld.channel.payload.tensors import memory_of
+from multiworld.channel.shared_memory import lent as shelf_module
+from multiworld.channel.shared_memory.lent import (
     LEFT_AT,
     MAX_KEPT_BYTES,
     MAX_SEGMENTS,
@@ -27,7 +28,6 @@ from multiworld.channel.shelf import (
     ShelfWriter,
     shelf_bytes,
 )
-from multiworld.channel.tensors import memory_of
 from multiworld.errors import ProtocolError
 from multiworld.process.spawn.forking import fork
 from multiworld.wire.memory.shared_region import SharedRegion
@@ -142,7 +142,7 @@ def test_what_a_forked_child_may_have_never_leaves_its_place() -> None:
 
 def reader_that_hears_of_forks_anew() -> type[ShelfReader]:
     """Return one that hears of a fork before all whom this process has told so far: the last comes first."""
-    spec = importlib.util.spec_from_file_location("multiworld.channel.another_shelf", shelf_module.__file__)
+    spec = importlib.util.spec_from_file_location("multiworld.channel.shared_memory.another", shelf_module.__file__)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from multiworld.channel.slots import HOLDING_BYTES, MAX_META_BYTES, NUM_SLOTS, SLOT_BYTES, Slot, SlotWriter
+from multiworld.channel.shared_memory.slots import (
+    HOLDING_BYTES,
+    MAX_META_BYTES,
+    NUM_SLOTS,
+    SLOT_BYTES,
+    Slot,
+    SlotWriter,
+)
 from multiworld.errors import ProtocolError
 from multiworld.testing import scaled
 from tests.unit.lanes import Memory, noise

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from multiworld.channel.message import SIZE, USER
-from multiworld.channel.moving import FLAG_MOVED, MovingStream, OnOver
-from multiworld.channel.stream import MessageStream
-from multiworld.channel.stream_owner import StreamOwner
-from multiworld.channel.tensors import describe, memory_of
+from multiworld.channel.payload.tensors import describe, memory_of
+from multiworld.channel.stream.message import SIZE, USER
+from multiworld.channel.stream.message_stream import MessageStream
+from multiworld.channel.stream.moving import FLAG_MOVED, MovingStream, OnOver
+from multiworld.channel.stream.owner import StreamOwner
 from multiworld.testing import scaled, wait_until
 from multiworld.wire.connection.connection import Connection
 from multiworld.wire.connection.frames import Kind, pack_header

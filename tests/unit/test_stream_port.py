@@ -11,8 +11,8 @@ from torch import Tensor
 
 import multiworld as mw
 from multiworld.channel.base import ChannelContext
-from multiworld.channel.mesh import StreamMesh
-from multiworld.channel.stream_port import StreamPort
+from multiworld.channel.stream.mesh import StreamMesh
+from multiworld.channel.stream_channel.port import StreamPort
 from multiworld.wire.progress.operation import Operation, drive
 
 SEQ = 7

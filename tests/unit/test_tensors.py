@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from multiworld.channel.base import Payload
-from multiworld.channel.tensors import (
+from multiworld.channel.payload.tensors import (
     DICT,
     DTYPES,
     LIST,

@@ -12,9 +12,9 @@ from ..wire.progress.thread import IOHandler, ProgressThread, Timer
 from ..wire.progress.waiting import run_in_thread
 from . import collectives
 from .base import ChannelContext, ChannelStatistics, ChannelSupport, Connector, DataChannel, Payload
-from .mesh import StreamMesh
-from .own_socket import attach_socket
-from .streamed import StreamChannel
+from .stream.mesh import StreamMesh
+from .stream.own_socket import attach_socket
+from .stream_channel.channel import StreamChannel
 
 __all__ = [
     "ChannelContext",

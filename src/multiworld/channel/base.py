@@ -17,8 +17,8 @@ from ..wire.connection.sink import ConnectionSink
 from ..wire.progress.operation import Operation
 from ..wire.progress.spinning import QuickWaits
 from ..wire.progress.thread import ProgressThread
-from .parcel import Received
-from .tensors import Payload
+from .payload.small_message import Received
+from .payload.tensors import Payload
 from .torch_errors import derive_from_torch
 
 __all__ = ["ANY_RANK", "ChannelContext", "ChannelStatistics", "ChannelSupport", "Connector", "DataChannel", "Payload"]

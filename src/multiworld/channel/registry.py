@@ -11,9 +11,9 @@ import torch
 
 from .auto import AuthenticatedChannel, AutoChannel
 from .base import ChannelSupport, DataChannel
-from .gloo import GlooChannel
-from .mpi import MpiChannel
-from .nccl import NcclChannel
+from .gloo.channel import GlooChannel
+from .mpi.channel import MpiChannel
+from .nccl.channel import NcclChannel
 from .shm import ShmChannel
 from .tcp import TcpChannel
 

@@ -9,14 +9,14 @@ from typing import ClassVar
 
 from ..wire.memory.shared_region import SharedRegion
 from .base import ChannelContext, ChannelSupport
-from .host_memory import HostMemory
-from .lane import WINDOW_BYTES
-from .mesh import StreamMesh
-from .shared_area import SharedArea
-from .shared_stream import SharedStream
-from .stream import MessageStream
-from .stream_owner import StreamOwner
-from .streamed import StreamChannel
+from .shared_memory.host_memory import HostMemory
+from .shared_memory.pipe import WINDOW_BYTES
+from .shared_memory.shared_area import SharedArea
+from .stream.mesh import StreamMesh
+from .stream.message_stream import MessageStream
+from .stream.owner import StreamOwner
+from .stream.shared_stream import SharedStream
+from .stream_channel.channel import StreamChannel
 
 BUFFER_BYTES = WINDOW_BYTES
 """What each process of a pair that exchanges large tensors holds for what it sends."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from .base import ChannelContext
-from .mesh import StreamMesh
-from .streamed import StreamChannel
+from .stream.mesh import StreamMesh
+from .stream_channel.channel import StreamChannel
 
 
 class TcpChannel(StreamChannel):

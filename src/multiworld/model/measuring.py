@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import fx
 
-from ..channel.tensors import CODES
+from ..channel.payload.tensors import CODES
 from .tracing.traced import Traced
 
 

@@ -4,8 +4,8 @@
  * finds nothing to do for a while says that it rests, and is told by a message when there is something again; which
  * of the two it is, both learn without a lock: each first writes its own word and then reads the other's.
  *
- * channel/lane.py has the same in Python, for where there is no compiler, and says what the words mean. Slots
- * (channel/slots.py) are counted in the same way: an end of theirs is one whose size is a number of slots.
+ * channel/shared_memory/pipe.py has the same in Python, for where there is no compiler, and says what the words mean. Slots
+ * (channel/shared_memory/slots.py) are counted in the same way: an end of theirs is one whose size is a number of slots.
  */
 #define _GNU_SOURCE
 #include <poll.h>

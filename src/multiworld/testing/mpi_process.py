@@ -41,7 +41,7 @@ def _initialize_mpi() -> None:
 
     Why it could not, a join will say.
     """
-    from ..channel.mpi_job import open_job  # with it comes torch: the launcher is not kept waiting for that
+    from ..channel.mpi.job import open_job  # with it comes torch: the launcher is not kept waiting for that
 
     opened = threading.Event()
     open_job().add_callback(lambda _: opened.set())

@@ -10,8 +10,8 @@ import torch.distributed as c10d
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from ..channel.tensors import DTYPES as MOVABLE
-from ..channel.tensors import memory_of
+from ..channel.payload.tensors import DTYPES as MOVABLE
+from ..channel.payload.tensors import memory_of
 
 __all__ = [
     "COMPLEX",

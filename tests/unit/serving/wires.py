@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from multiworld.channel.parcel import Parcel
+from multiworld.channel.payload.small_message import Parcel
 from multiworld.errors import PeerDiedError
 from multiworld.serving.graph import GATEWAY, Graph, Stage
 from multiworld.serving.ingress.ingress import Ingress

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...channel.tensors import CODES
+from ...channel.payload.tensors import CODES
 
 EXPECTED = "expected a tensor, or a list or dict of tensors"
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from ...channel.base import Payload
-from ...channel.parcel import Received
+from ...channel.payload.small_message import Received
 from ...errors import MultiworldError, WorldBrokenError
 from ...wire.progress.operation import Operation
 from ..member.messages import DOWNSTREAM_RANK, UPSTREAM_RANK

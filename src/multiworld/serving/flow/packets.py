@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from ...channel.base import Payload
-from ...channel.parcel import Parcel, Received
-from ...channel.tensors import Layout, describe, memory_of, parse_layout, payload_segments
+from ...channel.payload.small_message import Parcel, Received
+from ...channel.payload.tensors import Layout, describe, memory_of, parse_layout, payload_segments
 from ...errors import ProtocolError
 from ...wire.memory.copying import ALIGNMENT
 from .context import EMPTY, RequestContext

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...channel.base import Payload
-from ...channel.tensors import describe, memory_of, parse_layout, payload_segments
+from ...channel.payload.tensors import describe, memory_of, parse_layout, payload_segments
 
 DIGEST_BYTES: Final = 16
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...channel.base import Payload
-from ...channel.tensors import CODES
+from ...channel.payload.tensors import CODES
 from ..flow.payloads import Packed
 
 SMALL_BYTES = 64 << 10  # is copied faster than it is found out whether it has to be

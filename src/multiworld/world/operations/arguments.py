@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...channel.base import Payload
 from ...channel.collectives.validate import check_reduce_op
-from ...channel.tensors import CODES
+from ...channel.payload.tensors import CODES
 from ...errors import InvalidTypeError, InvalidValueError, UnsupportedTensorError
 
 MAX_TAG = 2**62

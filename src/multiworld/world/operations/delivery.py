@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from ...channel.base import Payload
-from ...channel.parcel import Received
+from ...channel.payload.small_message import Received
 from ...errors import MultiworldError, again
 from ...wire.progress.operation import Operation
 from ...wire.progress.waiting import OperationCancelled, outcome, running_loop

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...channel.base import DataChannel, Payload
 from ...channel.collectives.validate import check_separate
-from ...channel.parcel import Received
+from ...channel.payload.small_message import Received
 from ...errors import InvalidValueError, OperationTimeoutError, PeerLeftError, WorldBrokenError, WorldClosedError, again
 from ...wire.progress.operation import Operation, settler
 from ...wire.progress.thread import ProgressThread

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ...channel.errands import start_daemon
+from ...channel.threads import start_daemon
 from ...wire.progress.waiting import run_in_thread
 
 PATIENCE_S = 0.2

@@ -9,8 +9,8 @@ import time
 import weakref
 from typing import Protocol
 
-from ...channel.errands import forget_reapers, join_reapers
-from ...channel.mpi_job import finalize_mpi, forget_mpi
+from ...channel.mpi.job import finalize_mpi, forget_mpi
+from ...channel.threads import forget_reapers, join_reapers
 from ...wire.connection.watch import forget_waker
 from ...wire.progress.waiting import blocked_threads
 

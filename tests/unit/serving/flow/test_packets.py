@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from multiworld.channel.parcel import Parcel, Received
-from multiworld.channel.tensors import DTYPES
+from multiworld.channel.payload.small_message import Parcel, Received
+from multiworld.channel.payload.tensors import DTYPES
 from multiworld.errors import ProtocolError
 from multiworld.serving.errors import StageFailedError
 from multiworld.serving.flow.context import RequestContext

@@ -1,0 +1,1 @@
+"""The gloo channel: Gloo process groups of two ranks, for large payloads."""

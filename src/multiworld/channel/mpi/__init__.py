@@ -1,0 +1,1 @@
+"""The mpi channel: large payloads over MPI, one job for all worlds of a process."""
