@@ -7,17 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..process.signal_names import signal_name
-from ..serving.control.fleet.actions import (
-    EdgeBroken,
-    EdgeLost,
-    EdgeOpened,
-    FleetEvent,
-    HostLost,
-    ProcessEnded,
-    ReplicaLeft,
-    ReplicaLost,
-    ReplicaReady,
-)
+from ..serving.control.fleet import actions
 
 
 @dataclass(kw_only=True)
@@ -86,22 +76,22 @@ class Record:
         self._wanted = dict(wanted)
         self._answering: dict[str, set[str]] = {stage: set() for stage in wanted}
         self._gone: set[str] = set()
-        self._early: list[tuple[float, EdgeLost]] = []  # told of somebody who is not known to be lost
+        self._early: list[tuple[float, actions.EdgeLost]] = []  # told of somebody who is not known to be lost
         self._suspect: dict[World, str] = {}
         self._closing = False
-        self._handlers: dict[type[FleetEvent], Callable[[Any, float], None]] = {
-            EdgeOpened: self._edge_opened,
-            EdgeLost: self._edge_lost,
-            EdgeBroken: self._edge_broken,
-            ReplicaLost: self._replica_lost,
-            ReplicaLeft: lambda event, at: self._forget(event.member),
-            ProcessEnded: self._process_ended,
-            HostLost: self._host_lost,
+        self._handlers: dict[type[actions.FleetEvent], Callable[[Any, float], None]] = {
+            actions.EdgeOpened: self._edge_opened,
+            actions.EdgeLost: self._edge_lost,
+            actions.EdgeBroken: self._edge_broken,
+            actions.ReplicaLost: self._replica_lost,
+            actions.ReplicaLeft: lambda event, at: self._forget(event.member),
+            actions.ProcessEnded: self._process_ended,
+            actions.HostLost: self._host_lost,
         }
 
     # ---- what happens
 
-    def happened(self, event: FleetEvent, *, at: float) -> None:
+    def happened(self, event: actions.FleetEvent, *, at: float) -> None:
         """Note an event of the deployment; of one that is being taken down no more than what it was."""
         handle = self._handlers.get(type(event))
         if handle is not None and not self._closing:
@@ -111,7 +101,7 @@ class Record:
         """Note that the pipeline is about to be taken down: what ends from now on is no fault. Idempotent."""
         self._closing = True
 
-    def ready(self, event: ReplicaReady, pid: int) -> None:
+    def ready(self, event: actions.ReplicaReady, pid: int) -> None:
         """Note a replica that takes requests."""
         if event.stage in self._wanted:
             self.replicas[event.member] = ReplicaView(member=event.member, stage=event.stage, pid=pid)
@@ -172,10 +162,10 @@ class Record:
 
     # ---- events
 
-    def _edge_opened(self, event: EdgeOpened, at: float) -> None:
+    def _edge_opened(self, event: actions.EdgeOpened, at: float) -> None:
         self.worlds[event.upstream, event.downstream] = "active"
 
-    def _edge_lost(self, event: EdgeLost, at: float) -> None:
+    def _edge_lost(self, event: actions.EdgeLost, at: float) -> None:
         world = (event.upstream, event.downstream)
         self._set_broken(world)
         peer = event.downstream if event.member == event.upstream else event.upstream
@@ -188,12 +178,12 @@ class Record:
             self._early.append((at, event))
             self._suspect.setdefault(world, f"{event.member}: {_name(world)}: {event.error}")
 
-    def _edge_broken(self, event: EdgeBroken, at: float) -> None:
+    def _edge_broken(self, event: actions.EdgeBroken, at: float) -> None:
         world = (event.upstream, event.downstream)
         self._set_broken(world)
         self._suspect.setdefault(world, f"{_name(world)}: {event.error}")
 
-    def _replica_lost(self, event: ReplicaLost, at: float) -> None:
+    def _replica_lost(self, event: actions.ReplicaLost, at: float) -> None:
         fault = self.fault_in(event.member)
         if fault is None:
             fault = self._add_fault(f"loss of {self.label(event.member)}", event.member, at, planned=False)
@@ -203,11 +193,11 @@ class Record:
             self._edge_lost(told, told_at)
         self._forget(event.member)
 
-    def _host_lost(self, event: HostLost, at: float) -> None:
+    def _host_lost(self, event: actions.HostLost, at: float) -> None:
         """There is only one: nobody is there to start replicas again."""
         self.crash = self.crash or f"the host process on {event.host} was lost: its replicas ended with it, for good"
 
-    def _process_ended(self, event: ProcessEnded, at: float) -> None:
+    def _process_ended(self, event: actions.ProcessEnded, at: float) -> None:
         fault = self.fault_in(event.member)
         if event.returncode > 0:
             self.crash = f"replica {event.member} ended with status {event.returncode}\n{event.last_lines}".rstrip()
@@ -265,22 +255,22 @@ def _name(world: World) -> str:
     return f"world {world[0]} → {world[1]}"
 
 
-def tell(event: FleetEvent, record: Record, *, at: float) -> str:
+def tell(event: actions.FleetEvent, record: Record, *, at: float) -> str:
     """Return the line for an event that ``record`` has taken in; empty if it says nothing to people."""
-    if isinstance(event, EdgeLost):
+    if isinstance(event, actions.EdgeLost):
         return _edge_lost(event, record, at)
-    if isinstance(event, ReplicaLost):
+    if isinstance(event, actions.ReplicaLost):
         return _replica_lost(event, record, at)
-    if isinstance(event, ProcessEnded):
+    if isinstance(event, actions.ProcessEnded):
         fault = record.fault_in(event.member)
         if fault is not None and fault.fenced_by:
             return f"{event.member} will not go on: it was fenced off by {fault.fenced_by}"
-    if isinstance(event, ReplicaReady) and record.faults:
+    if isinstance(event, actions.ReplicaReady) and record.faults:
         return f"{record.label(event.member)} takes over, {event.took_s:.3f} s after it was ordered"
     return ""
 
 
-def _edge_lost(event: EdgeLost, record: Record, at: float) -> str:
+def _edge_lost(event: actions.EdgeLost, record: Record, at: float) -> str:
     world = f"world {event.upstream} → {event.downstream}"
     fault = record.fault_in(event.downstream if event.member == event.upstream else event.upstream)
     if fault is not None:
@@ -288,7 +278,7 @@ def _edge_lost(event: EdgeLost, record: Record, at: float) -> str:
     return ""
 
 
-def _replica_lost(event: ReplicaLost, record: Record, at: float) -> str:
+def _replica_lost(event: actions.ReplicaLost, record: Record, at: float) -> str:
     fault = record.fault_in(event.member)
     if fault is None:
         return ""

@@ -17,25 +17,10 @@ from functools import partial
 
 from ...wire.progress.thread import ProgressThread
 from ..signal_names import how_ended
-from . import seqpacket
+from . import messages, seqpacket
 from .fork_server_start import start_process
 from .forking import WAITED_FOR, adopt_orphans, is_adopting_orphans
 from .launch_order import Launch
-from .messages import (
-    ANSWERS,
-    REQUESTS,
-    Answer,
-    Died,
-    Forked,
-    Launched,
-    Prepare,
-    Ready,
-    Request,
-    Spawn,
-    Useless,
-    Warned,
-    Watch,
-)
 from .program import ServerOptions
 
 __all__ = ["ForkServer", "Launch"]
@@ -134,8 +119,8 @@ class ForkServer:
             if received is None:
                 self._end_lost()
                 raise self._lost_error()
-            answer = ANSWERS.decode(received[0])
-            if isinstance(answer, Warned):
+            answer = messages.ANSWERS.decode(received[0])
+            if isinstance(answer, messages.Warned):
                 warnings.append(answer.text)
             else:
                 self._obey(answer)
@@ -176,7 +161,7 @@ class ForkServer:
             content = seqpacket.sealed(replace(launch, warm=is_warm).to_bytes())
             try:
                 fds = (content, stdout_fd, stderr_fd, *passed)
-                self._send(Spawn(number=number, num_fds=len(fds)), fds)
+                self._send(messages.Spawn(number=number, num_fds=len(fds)), fds)
             finally:
                 os.close(content)
         except OSError as error:  # no descriptors left, say
@@ -184,11 +169,11 @@ class ForkServer:
 
     def prepare(self, num_workers: int) -> None:
         """Fork so many processes now, for as many ``spawn`` that will follow. At any time after ``start``."""
-        self._send(Prepare(num_workers=num_workers))
+        self._send(messages.Prepare(num_workers=num_workers))
 
     def watch(self, pids: Sequence[int]) -> None:
         """Have the process groups of these workers, which another fork server started, killed with this process."""
-        self._send(Watch(pids=tuple(pids)))
+        self._send(messages.Watch(pids=tuple(pids)))
 
     def close(self) -> None:
         """End the fork server, and with it whatever it has started and is still running. Idempotent, bounded."""
@@ -208,7 +193,7 @@ class ForkServer:
             if received is None:
                 self._lose()
             else:
-                self._obey(ANSWERS.decode(received[0]))
+                self._obey(messages.ANSWERS.decode(received[0]))
 
     def on_failure(self, error: BaseException) -> None:
         self._reason = f"{type(error).__name__}: {error}"
@@ -218,20 +203,20 @@ class ForkServer:
         """The progress thread ends."""
         self._channel.close()
 
-    def _obey(self, answer: Answer) -> None:
-        if isinstance(answer, Forked):
+    def _obey(self, answer: messages.Answer) -> None:
+        if isinstance(answer, messages.Forked):
             self._forked.add(answer.pid)
             WAITED_FOR.add(answer.pid)
             self._on_forked(answer.pid)
-        elif isinstance(answer, Died):
+        elif isinstance(answer, messages.Died):
             self._reap(answer.pid)
-        elif isinstance(answer, Ready):
+        elif isinstance(answer, messages.Ready):
             self.is_ready = True
-        elif isinstance(answer, Warned):
+        elif isinstance(answer, messages.Warned):
             logger.warning("%s", answer.text)
-        elif isinstance(answer, Useless):
+        elif isinstance(answer, messages.Useless):
             self._reason, self.is_useless = answer.reason, True
-        elif isinstance(answer, Launched):
+        elif isinstance(answer, messages.Launched):
             self._forked.discard(answer.pid)
             self._tell(self._pending.pop(answer.number), answer.pid)
         else:
@@ -239,8 +224,8 @@ class ForkServer:
                 self._reap(answer.pid)
             self._tell(self._pending.pop(answer.number), answer.why.as_error())
 
-    def _send(self, request: Request, fds: Sequence[int] = ()) -> None:
-        content = REQUESTS.encode(request)
+    def _send(self, request: messages.Request, fds: Sequence[int] = ()) -> None:
+        content = messages.REQUESTS.encode(request)
         if not self._unsent:
             try:
                 seqpacket.send(self._channel, content, fds)
@@ -324,7 +309,7 @@ class ForkServer:
         """What children of ours it has forked meanwhile, and which of these became workers that somebody waits for."""
         with contextlib.suppress(BlockingIOError):
             while (received := seqpacket.receive(self._channel)) is not None:
-                self._obey(ANSWERS.decode(received[0]))
+                self._obey(messages.ANSWERS.decode(received[0]))
 
     def _reap(self, pid: int) -> None:
         self._forked.discard(pid)

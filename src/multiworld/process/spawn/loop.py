@@ -21,24 +21,8 @@ from math import inf
 from typing import NoReturn
 
 from ...world.processes.procfs import STOPPED, process_start_time, process_state
-from . import seqpacket
+from . import messages, seqpacket
 from .forking import fork
-from .messages import (
-    ANSWERS,
-    REFUSALS,
-    REQUESTS,
-    Answer,
-    Died,
-    Failed,
-    Forked,
-    Launched,
-    NotStarted,
-    Prepare,
-    Ready,
-    Request,
-    Warned,
-    Watch,
-)
 from .worker_program import Inheritance, Spare
 
 PID_BYTES = 8
@@ -85,7 +69,7 @@ class ForkLoop:
         for fd in (self._agent.fileno(), self._agent_pidfd):
             self._poll.register(fd, select.POLLIN)
         try:
-            self._tell(Ready())
+            self._tell(messages.Ready())
             while True:
                 self._supply()
                 for fd, _ in self._poll.poll(None if self._stopped_limit_s is None else LOOK_MS):
@@ -99,7 +83,7 @@ class ForkLoop:
             received = seqpacket.receive(self._agent)
             if received is None:
                 self._end()
-            self._obey(REQUESTS.decode(received[0]), received[1])
+            self._obey(messages.REQUESTS.decode(received[0]), received[1])
         elif fd == self._agent_pidfd:
             self._end()
         elif fd in self._batches:
@@ -121,18 +105,18 @@ class ForkLoop:
             if now - self._stopped_since > self._stopped_limit_s:
                 self._kill_workers()
 
-    def _tell(self, answer: Answer) -> None:
+    def _tell(self, answer: messages.Answer) -> None:
         """Raises BrokenPipeError after the agent's end."""
-        seqpacket.send(self._agent, ANSWERS.encode(answer))
+        seqpacket.send(self._agent, messages.ANSWERS.encode(answer))
 
-    def _obey(self, request: Request, fds: list[int]) -> None:
-        if isinstance(request, Watch):
+    def _obey(self, request: messages.Request, fds: list[int]) -> None:
+        if isinstance(request, messages.Watch):
             try:
                 self._watch(request.pids)
             except OSError as error:
                 text = f"not all workers are killed should this agent be killed: they cannot be watched ({error})"
-                self._tell(Warned(text=text))
-        elif isinstance(request, Prepare):
+                self._tell(messages.Warned(text=text))
+        elif isinstance(request, messages.Prepare):
             self._announced = request.num_workers
         else:
             self._orders.append(Order(request.number, fds))
@@ -177,9 +161,9 @@ class ForkLoop:
         with channel:
             received = seqpacket.receive(channel)
         if received is None:
-            self._tell(Launched(number=number, pid=pid))
+            self._tell(messages.Launched(number=number, pid=pid))
         else:
-            self._tell(Failed(number=number, pid=pid, why=REFUSALS.decode(received[0])))
+            self._tell(messages.Failed(number=number, pid=pid, why=messages.REFUSALS.decode(received[0])))
 
     def _fork_batch(self, num: int) -> int:
         """Fork a process that forks those that are meant, tells their pids and ends: the agent adopts the orphans."""
@@ -228,7 +212,7 @@ class ForkLoop:
             except OSError as error:  # what cannot be watched could outlive the agent
                 channel.close()
                 _kill_group(pid)
-                self._tell(Died(pid=pid))  # who kills it if it leads no group yet
+                self._tell(messages.Died(pid=pid))  # who kills it if it leads no group yet
                 self._cannot_fork(error)
             else:
                 self._spares[pid] = channel
@@ -251,8 +235,8 @@ class ForkLoop:
     def _refuse(self, order: Order, error: OSError) -> None:
         for fd in order.fds:
             os.close(fd)
-        why = NotStarted(errno=error.errno, text=f"no process can be forked: {error.strerror}")
-        self._tell(Failed(number=order.number, pid=None, why=why))
+        why = messages.NotStarted(errno=error.errno, text=f"no process can be forked: {error.strerror}")
+        self._tell(messages.Failed(number=order.number, pid=None, why=why))
 
     def _abandon(self) -> None:
         """In a forked child: close all that is the server's."""
@@ -283,7 +267,7 @@ class ForkLoop:
         _kill_group(pid)
         if pid in self._spares:
             self._spares.pop(pid).close()
-            self._tell(Died(pid=pid))
+            self._tell(messages.Died(pid=pid))
 
     def _end(self) -> NoReturn:
         """The agent has ended: so does all that was started for it. Or it wants no more: then it reaps all."""
@@ -304,7 +288,7 @@ class ForkLoop:
 
     def _tell_forked(self, pid: int) -> None:
         """The agent reaps what has not become a worker."""
-        self._tell(Forked(pid=pid))
+        self._tell(messages.Forked(pid=pid))
 
 
 def _fork_and_leave(num: int, tell: int) -> int:

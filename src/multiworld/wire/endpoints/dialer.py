@@ -18,20 +18,8 @@ from ..messages import decode, encode
 from ..progress.operation import Operation
 from ..progress.thread import ProgressThread
 from ..seldom import Seldom
+from . import handshake
 from .addresses import address_of, family_of, is_local, is_ours, show
-from .handshake import (
-    NONCE_BYTES,
-    PROTOCOL_VERSION,
-    STRANGER,
-    TOKEN,
-    DialerHello,
-    HandshakeRefused,
-    Voucher,
-    check_proof,
-    derive_key,
-    prove,
-    tokens_differ,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -63,13 +51,13 @@ def dial(
     loop: ProgressThread,
     host: str,
     port: int,
-    hello: DialerHello,
+    hello: handshake.DialerHello,
     token: bytes,
     sink: ConnectionSink,
     *,
     timeout_s: float,
     source: str | None = None,
-    voucher: Voucher | None = None,
+    voucher: handshake.Voucher | None = None,
     authenticated: bool = True,
 ) -> Operation[Connection]:
     """Connect to an address (see ``addresses``), shake hands, and hand the connection over to ``sink``.
@@ -136,12 +124,12 @@ class _Dialing:
         sock: socket.socket,
         host: str,
         port: int,
-        hello: DialerHello,
+        hello: handshake.DialerHello,
         token: bytes,
         sink: ConnectionSink,
         operation: Operation[Connection],
         timeout_s: float,
-        voucher: Voucher | None,
+        voucher: handshake.Voucher | None,
         *,
         connected: bool,
         authenticated: bool,
@@ -150,9 +138,9 @@ class _Dialing:
         self._key = b"" if voucher is None else voucher.key
         self._authenticated = authenticated
         self._acceptor_nonce = b""  # once it has challenged us
-        self._nonce = os.urandom(NONCE_BYTES)
+        self._nonce = os.urandom(handshake.NONCE_BYTES)
         by = "" if voucher is None else voucher.by
-        self._hello = encode(replace(hello, version=PROTOCOL_VERSION, nonce=self._nonce.hex(), by=by))
+        self._hello = encode(replace(hello, version=handshake.PROTOCOL_VERSION, nonce=self._nonce.hex(), by=by))
         self._made: Connection | None = None
         self._timer = loop.call_later(timeout_s, self._expire)  # first: a refused connection is lost at once
         try:
@@ -167,7 +155,7 @@ class _Dialing:
         operation.on_cancel = self._connection.abort
         words = pack_frame(Kind.HELLO, self._hello)
         if voucher is not None:
-            words += pack_frame(Kind.PROOF, prove(voucher.key, b"dialer", self._hello, self._nonce, b""))
+            words += pack_frame(Kind.PROOF, handshake.prove(voucher.key, b"dialer", self._hello, self._nonce, b""))
         self._connection.send(words)
 
     def begin(self, header: Header, meta: bytes) -> memoryview | None:
@@ -181,7 +169,7 @@ class _Dialing:
         elif header.kind == Kind.ACCEPTED:
             self._accepted(meta)
         elif header.kind == Kind.REFUSED:
-            self._fail(self._refusal(decode(HandshakeRefused, meta)))
+            self._fail(self._refusal(decode(handshake.HandshakeRefused, meta)))
         else:
             raise ProtocolError(f"frame kind {header.kind} during the handshake")
 
@@ -193,25 +181,25 @@ class _Dialing:
         self._operation.fail(DialError(self._host, self._port, reason, code))
 
     def _answer(self, meta: bytes) -> None:
-        if len(meta) != NONCE_BYTES or self._acceptor_nonce:
+        if len(meta) != handshake.NONCE_BYTES or self._acceptor_nonce:
             raise ProtocolError("a challenge that no acceptor of ours makes")
         self._acceptor_nonce = meta
-        answer = prove(self._token, b"dialer", self._hello, self._nonce, meta)
+        answer = handshake.prove(self._token, b"dialer", self._hello, self._nonce, meta)
         self._connection.send(pack_frame(Kind.PROOF, answer))
 
     def _accepted(self, meta: bytes) -> None:
         """The acceptor has to prove what it let us in with: anybody can say that it does."""
         secret, nonce, proof = self._token, self._acceptor_nonce, meta
         if not nonce:
-            secret, nonce, proof = self._key, meta[:NONCE_BYTES], meta[NONCE_BYTES:]
+            secret, nonce, proof = self._key, meta[: handshake.NONCE_BYTES], meta[handshake.NONCE_BYTES :]
             if not secret:
                 raise ProtocolError("accepted by somebody who has not asked for the job token")
         try:
-            check_proof(proof, secret, b"acceptor", self._hello, self._nonce, nonce)
+            handshake.check_proof(proof, secret, b"acceptor", self._hello, self._nonce, nonce)
         except HandshakeError:
-            self._fail(TokenError(STRANGER))
+            self._fail(TokenError(handshake.STRANGER))
             return
-        self._connection.key = derive_key(secret, self._hello, self._nonce, nonce)
+        self._connection.key = handshake.derive_key(secret, self._hello, self._nonce, nonce)
         self._timer.cancel()
         connection = self._connection
         if self._authenticated:
@@ -219,9 +207,9 @@ class _Dialing:
         connection.hand_over(self._sink)
         connection.defer(lambda: self._finish(connection))
 
-    def _refusal(self, refused: HandshakeRefused) -> HandshakeError:
-        if refused.cause == TOKEN:
-            return tokens_differ(has_token=bool(self._token))
+    def _refusal(self, refused: handshake.HandshakeRefused) -> HandshakeError:
+        if refused.cause == handshake.TOKEN:
+            return handshake.tokens_differ(has_token=bool(self._token))
         return HandshakeError(refused.reason)
 
     def _finish(self, connection: Connection) -> None:
