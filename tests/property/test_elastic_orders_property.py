@@ -23,6 +23,7 @@ def large_jobs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(job, "LARGE_JOB", 1)
         patch.setattr(placement, "MAX_PLACES", 2)
+        patch.setattr(placement, "MAX_HOSTS", 2)
         patch.setattr(election, "SMALL_JOB", 2)
         patch.setattr(coordinator, "SMALL_JOB", 2)
         patch.setattr(outbox, "SLICE_S", 10e-6)

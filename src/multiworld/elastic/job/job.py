@@ -97,7 +97,7 @@ class Job:
 
     def running_on(self, agent_id: str) -> set[str]:
         """Return the ids of the workers that run on a host, as far as we have heard."""
-        return {self._posts[slot].id for slot in self._posts.alive_on(agent_id)}
+        return {post.id for _, post in self._posts.alive_on(agent_id)}
 
     def describe(
         self, now: float, *, epoch_s: float = 0.0, pids: Mapping[str, int] | None = None
@@ -189,10 +189,9 @@ class Job:
         self._master.opened(master, self.generation)
         self._master.ask_again(agent_id, self.generation, now, patience_s=-inf)
         actions: list[Action] = []
-        for slot in self._posts.alive_on(agent_id):
-            worker = self._posts[slot]
+        for slot, worker in self._posts.alive_on(agent_id):
             if worker.state is PostState.STOPPING:
-                actions += self._stop([slot], self.ending.signum or signal.SIGTERM, forced=True)
+                actions += self._stop([(slot, worker)], self.ending.signum or signal.SIGTERM, forced=True)
             elif worker.assignment is not None:
                 place = worker.place(self.nodes.known[agent_id].role)
                 actions.append(Reassign(agent=agent_id, worker=worker.id, assignment=place))
@@ -200,7 +199,7 @@ class Job:
 
     def agent_runs(self, agent_id: str, workers: Collection[str], now: float) -> list[Action]:
         """An agent says which workers it runs. What it was ordered to do long ago, and has not, is ordered again."""
-        alive = [(slot, self._posts[slot]) for slot in self._posts.alive_on(agent_id)]
+        alive = self._posts.alive_on(agent_id)
         missing = [slot for slot, post in alive if post.id not in workers and now - post.started_at > ORDER_S]
         for slot in missing:  # the order to start it was lost, or the report of its end
             self._posts.change(slot, PostState.IDLE)
@@ -310,7 +309,9 @@ class Job:
             before = self.phase
             if before in steps:
                 actions += steps[before](now)
-            if self.phase is before:
+            has_waited = before in (Phase.RESUMING, Phase.STOPPING) and self.phase is not before
+            self._is_unsettled |= has_waited and len(self.nodes.agents) > LARGE_JOB  # then the rest has its own turn
+            if self._is_unsettled or self.phase is before:
                 return actions + self._release()
 
     # ---- what people ask for
@@ -343,8 +344,7 @@ class Job:
     def kill(self, rank: int) -> list[Action]:
         """Kill the worker of that rank, and take it as any other failure. Raises ValueError if none runs."""
         self._check_running()
-        for slot in self._posts.alive():
-            worker = self._posts[slot]
+        for slot, worker in self._posts.alive():
             if worker.rank == rank:
                 record = Record(kind="killed", text=f"rank {rank} is killed, as asked", fields={"worker": worker.id})
                 return [record, Kill(agent=slot.agent, worker=worker.id)]
@@ -484,7 +484,7 @@ class Job:
         leaving = self.nodes.leaving(done) - done
         if leaving and self.restarts.are_of_all:
             return self._stop_all(now)
-        retired = [slot for agent in self.nodes.active if agent in leaving for slot in self._posts.alive_on(agent)]
+        retired = [each for agent in self.nodes.active if agent in leaving for each in self._posts.alive_on(agent)]
         return self._stop(retired, signal.SIGTERM)
 
     def _release(self) -> list[Action]:
@@ -536,7 +536,7 @@ class Job:
         if self._posts.any_alive() and now < self._stop_by:
             return []
         actions: list[Action] = []
-        for agent in {slot.agent for slot in self._posts.alive()}:
+        for agent in self._posts.busy():
             info = self.nodes.agents.pop(agent)
             text = f"host {info.hostname} ({info.host}:{info.port}) cannot end its workers, and is given up"
             actions += [Record(kind="stuck", text=text, fields={"agent": agent}), Reset(agent=agent)]
@@ -554,8 +554,8 @@ class Job:
 
     # ---- workers
 
-    def _stop(self, slots: Iterable[Slot], signum: int, *, forced: bool = False) -> list[Action]:
-        return [*self._posts.stop(slots, signum, self.plan.shutdown_s, forced=forced)]
+    def _stop(self, workers: Iterable[tuple[Slot, Post]], signum: int, *, forced: bool = False) -> list[Action]:
+        return [*self._posts.stop(workers, int(signum), self.plan.shutdown_s, forced=forced)]
 
     def _take_over(self, slot: Slot, report: WorkerReport, now: float, age_s: float) -> None:
         self.generation = max(self.generation, report.assignment.generation)  # the roster may be older

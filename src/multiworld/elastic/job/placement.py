@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 
 from .actions import Action, Reassign, Regroup, Start
 from .layout import AgentInfo, Layout, Slot
@@ -11,6 +12,7 @@ from .restart import Restarts
 from .slots import Post, Posts, PostState
 
 MAX_PLACES = 128  # that are given out in one decision: the next one follows when the coordinator has listened
+MAX_HOSTS = 256  # of which one decision looks at the workers, for the same reason
 
 
 class Placement:
@@ -21,8 +23,12 @@ class Placement:
         self._ids = itertools.count(1)
         self._layout: Layout | None = None  # the last
         self._made_of: tuple[list[AgentInfo], int, tuple[str, int]]
-        self.is_told = True
-        """Whether running workers know of their places in it."""
+        self._untold: deque[str] = deque()  # hosts whose running workers may have other places in it
+
+    @property
+    def is_told(self) -> bool:
+        """Whether running workers know of their places in the last layout."""
+        return not self._untold
 
     def waiting(self) -> list[tuple[Slot, Post]]:
         """Return what is to be started."""
@@ -33,8 +39,8 @@ class Placement:
         """Start what is due, and tell running workers of places that changed. ``master``: the generation's store."""
         made_of = (self._nodes.active_agents, generation, master)
         if self._layout is None or self._made_of != made_of:
-            self._made_of, self._layout, self.is_told = made_of, Layout(*made_of), False
-        actions = [] if self.is_told else self._tell(self._layout)
+            self._made_of, self._layout, self._untold = made_of, Layout(*made_of), deque(self._nodes.active)
+        actions = self._tell(self._layout) if self._untold else []
         due = [slot for slot, post in self.waiting() if post.not_before <= now]
         for slot in due[: max(0, MAX_PLACES - len(actions))]:
             worker = self._posts[slot]
@@ -51,14 +57,15 @@ class Placement:
         return self._nodes.leaving(self._posts.succeeded())
 
     def _tell(self, layout: Layout) -> list[Action]:
-        """Tell the workers that run where they are now. All of one host at once: no two may have the same rank."""
+        """Tell the next workers that run where they are now. All of one host at once: no two may have the same rank."""
         actions: list[Action] = []
         regrouped: list[str] = []
         membership, leaving = layout.membership, self._leaving()
-        for agent in [agent for agent in self._nodes.active if agent not in leaving]:
+        for _ in range(min(MAX_HOSTS, len(self._untold))):
+            agent = self._untold.popleft()
             posts = self._posts.on(agent).values()
             outdated = [post for post in posts if post.state is PostState.RUNNING and post.membership is not membership]
-            if not outdated:
+            if not outdated or agent in leaving:
                 continue
             if layout.have_moved(agent, [post.told() for post in outdated]):
                 actions += [self._move(agent, post, layout) for post in outdated]
@@ -68,8 +75,6 @@ class Placement:
                 post.membership = membership
             if len(actions) >= MAX_PLACES:
                 break
-        else:
-            self.is_told = True
         if regrouped:
             actions.append(Regroup(agents=tuple(regrouped), membership=membership))
         return actions

@@ -102,13 +102,13 @@ class Restarts:
         worker.not_before = self.not_before = now + delay_s
         return delay_s
 
-    def others(self, slot: Slot, posts: Posts) -> list[Slot]:
+    def others(self, slot: Slot, posts: Posts) -> list[tuple[Slot, Post]]:
         """Return the workers that are started again with it: none, those that share a world with it, or all."""
         policy = self.policy
         if policy is RestartPolicy.WORKER:
             return []
         shared = posts[slot].worlds
-        return [each for each in posts.alive() if policy is RestartPolicy.ALL or shared & posts[each].worlds]
+        return [each for each in posts.alive() if policy is RestartPolicy.ALL or shared & each[1].worlds]
 
     def _key(self, slot: Slot) -> Slot | str:
         """Return what a restart of the worker in that slot is counted for."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from .actions import Stop, WorkerReport
 from .assignment import Assignment, Membership
@@ -80,33 +81,32 @@ class Posts:
     """
 
     def __init__(self) -> None:
-        self._posts: dict[Slot, Post] = {}
         self._on: dict[str, dict[Slot, Post]] = {}  # by host
         self._num_alive: Counter[str] = Counter()  # by host
         self._num_unfinished: Counter[str] = Counter()  # by host: those that have not ended well
         self._idle: dict[Slot, Post] = {}
 
     def __iter__(self) -> Iterator[Slot]:
-        return iter(self._posts)
+        return chain.from_iterable(self._on.values())
 
     def __getitem__(self, slot: Slot) -> Post:
-        return self._posts[slot]
+        return self._on[slot.agent][slot]
 
     def get(self, slot: Slot) -> Post | None:
-        return self._posts.get(slot)
+        return self.on(slot.agent).get(slot)
 
-    def items(self) -> ItemsView[Slot, Post]:
-        return self._posts.items()
+    def items(self) -> Iterator[tuple[Slot, Post]]:
+        return chain.from_iterable(posts.items() for posts in self._on.values())
 
     def put(self, slot: Slot, post: Post) -> None:
         """Let this stand in the slot, instead of what does."""
-        if slot in self._posts:
+        if self.get(slot) is not None:
             self._drop(slot)
-        self._posts[slot] = self._on.setdefault(slot.agent, {})[slot] = post
+        self._on.setdefault(slot.agent, {})[slot] = post
         self._count(slot, post, 1)
 
     def change(self, slot: Slot, state: PostState) -> None:
-        post = self._posts[slot]
+        post = self[slot]
         self._count(slot, post, -1)
         post.state = state
         self._count(slot, post, 1)
@@ -127,8 +127,7 @@ class Posts:
         return slots
 
     def _drop(self, slot: Slot) -> None:
-        self._count(slot, self._posts.pop(slot), -1)
-        del self._on[slot.agent][slot]
+        self._count(slot, self._on[slot.agent].pop(slot), -1)
         if not self._on[slot.agent]:
             for by_host in (self._on, self._num_alive, self._num_unfinished):
                 del by_host[slot.agent]
@@ -142,11 +141,11 @@ class Posts:
     def any_alive(self) -> bool:
         return any(self._num_alive.values())
 
-    def alive(self) -> list[Slot]:
-        return [slot for slot, post in self._posts.items() if post.state in ALIVE]
+    def alive(self) -> list[tuple[Slot, Post]]:
+        return [each for each in self.items() if each[1].state in ALIVE]
 
-    def alive_on(self, agent: str) -> list[Slot]:
-        return [slot for slot, post in self.on(agent).items() if post.is_alive]
+    def alive_on(self, agent: str) -> list[tuple[Slot, Post]]:
+        return [each for each in self.on(agent).items() if each[1].is_alive]
 
     def busy(self) -> set[str]:
         """Return the hosts with workers that are alive."""
@@ -154,31 +153,30 @@ class Posts:
 
     def slot_of(self, agent: str, worker: str) -> Slot | None:
         """Return the slot in which that worker is alive, if it is."""
-        return next((slot for slot in self.alive_on(agent) if self._posts[slot].id == worker), None)
+        return next((slot for slot, post in self.alive_on(agent) if post.id == worker), None)
 
     def find(self, agent: str, worker: str) -> Post | None:
         slot = self.slot_of(agent, worker)
-        return None if slot is None else self._posts[slot]
+        return None if slot is None else self[slot]
 
     def begin_anew(self, hosts: Iterable[tuple[str, int]], *, not_before: float) -> None:
         """Let nothing but idle slots be there: of these hosts, with so many workers each."""
         self._on = {
             agent: {Slot(agent, rank): Post(not_before=not_before) for rank in range(size)} for agent, size in hosts
         }
-        self._posts = {slot: post for posts in self._on.values() for slot, post in posts.items()}
-        self._idle = dict(self._posts)
+        self._idle = dict(self.items())
         self._num_alive = Counter()
         self._num_unfinished = Counter({agent: len(posts) for agent, posts in self._on.items()})
 
     def has_begun(self) -> bool:
-        return len(self._idle) < len(self._posts)
+        return len(self._idle) < sum(map(len, self._on.values()))
 
     def succeeded(self) -> set[str]:
         """Return the hosts whose workers have all ended well."""
         return {agent for agent, number in self._num_unfinished.items() if not number}
 
     def all_succeeded(self) -> bool:
-        return bool(self._posts) and not any(self._num_unfinished.values())
+        return bool(self._on) and not any(self._num_unfinished.values())
 
     def drop_lost(self, agents: Collection[str]) -> None:
         """Forget what ran on hosts that are not among ``agents``; what has ended well there has."""
@@ -186,15 +184,15 @@ class Posts:
             for slot in [slot for slot, post in self.on(agent).items() if post.state is not PostState.SUCCEEDED]:
                 self._drop(slot)
 
-    def stop(self, slots: Iterable[Slot], signum: int, grace_s: float, *, forced: bool = False) -> list[Stop]:
+    def stop(
+        self, workers: Iterable[tuple[Slot, Post]], signum: int, grace_s: float, *, forced: bool = False
+    ) -> list[Stop]:
         """Return the orders to stop those of these that run; ``forced``: also those that are being stopped already."""
         by_agent: dict[str, list[str]] = {}
-        for slot in slots:
-            post = self._posts[slot]
+        for slot, post in workers:
             if post.state is PostState.RUNNING or forced:
                 post.state = PostState.STOPPING  # it is alive before and after, so no index changes
                 by_agent.setdefault(slot.agent, []).append(post.id)
         return [
-            Stop(agent=agent, workers=tuple(workers), signum=int(signum), grace_s=grace_s)
-            for agent, workers in by_agent.items()
+            Stop(agent=agent, workers=tuple(ids), signum=signum, grace_s=grace_s) for agent, ids in by_agent.items()
         ]

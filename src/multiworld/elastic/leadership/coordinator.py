@@ -240,16 +240,17 @@ class Coordinator:
         self._schedule()
 
     def _do(self, action: Action) -> None:
-        if isinstance(action, Record):
-            self.record(action)
-        elif isinstance(action, End):
-            self._end(action.outcome)
-        elif isinstance(action, Release):
-            self._release(action.agent)
-        elif isinstance(action, Regroup):
-            self._outbox.post(action.agents, action.membership)
-        else:
-            self._outbox.post((action.agent,), action)
+        match action:
+            case Record():
+                self.record(action)
+            case End():
+                self._end(action.outcome)
+            case Release():
+                self._release(action.agent)
+            case Regroup():
+                self._outbox.post(action.agents, action.membership)
+            case _:
+                self._outbox.post((action.agent,), action)
 
     def _end(self, outcome: Outcome) -> None:
         self._outcome = outcome

@@ -35,11 +35,12 @@ class Outbox:
     ) -> None:
         self._loop, self._send, self._clock = loop, send, clock
         self._waiting: deque[tuple[str, AgentMessage] | Callable[[], Post | None]] = deque()
-        self._until: float | None = None  # in this turn of the loop
+        self._until: float | None = None  # in this turn of the loop; 0.0: no more is sent in it
 
     def post(self, agents: Iterable[str], message: AgentMessage) -> None:
         """Tell these, in this turn of the loop unless there is too much to tell. The message is packed once."""
-        self._waiting.extend((agent, message) for agent in agents)
+        for agent in agents:
+            self._waiting.append((agent, message))
         self._deliver()
 
     def post_later(self, make: Callable[[], Post | None]) -> None:
@@ -63,7 +64,10 @@ class Outbox:
         if self._until is None:
             self._until = self._clock() + SLICE_S
             self._loop.call_soon(self._next_turn)
-        while self._waiting and self._clock() < self._until:
+        while self._waiting and self._until:
+            if self._clock() >= self._until:
+                self._until = 0.0
+                break
             first = self._waiting[0]
             if not isinstance(first, tuple) and not makes:
                 break
