@@ -12,19 +12,39 @@ from .collectives import (
     all_reduce,
     all_to_all,
     all_to_all_single,
+    allGather,
+    allReduce,
+    allToAll,
     barrier,
     broadcast,
     gather,
     reduce,
     reduce_scatter,
     reduce_scatter_tensor,
+    reduceScatter,
     scatter,
 )
 from .default import (
     destroy_process_group,
+    destroyProcessGroup,
+    get_backend,
+    get_global_rank,
+    get_group_rank,
+    get_num_processes,
+    get_process_group_ranks,
+    get_rank,
+    get_world_size,
+    getNumProcesses,
+    getRank,
     init_process_group,
+    initProcessGroup,
+    is_available,
     is_initialized,
+    isInitialized,
     new_group,
+    new_subgroups,
+    new_subgroups_by_enumeration,
+    newGroup,
     rejoin,
 )
 from .messages import (
@@ -39,30 +59,7 @@ from .messages import (
     send,
     send_tensors,
 )
-from .original_names import (
-    allGather,
-    allReduce,
-    allToAll,
-    destroyProcessGroup,
-    getNumProcesses,
-    getRank,
-    initProcessGroup,
-    isInitialized,
-    newGroup,
-    reduceScatter,
-)
 from .process_group import GroupMember, ProcessGroup
-from .ranks import (
-    get_backend,
-    get_global_rank,
-    get_group_rank,
-    get_num_processes,
-    get_process_group_ranks,
-    get_rank,
-    get_world_size,
-    is_available,
-)
-from .subgroups import new_subgroups, new_subgroups_by_enumeration
 
 group = GroupMember
 """``group.WORLD`` stands for all processes, as in ``torch.distributed``."""

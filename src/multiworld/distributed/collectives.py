@@ -192,6 +192,13 @@ def all_to_all_single(
     return done if isinstance(done, Request) else output
 
 
+# The spelling of the original ``torch.distributed`` design (THD), for programs that were written in it.
+allGather = all_gather  # noqa: N816
+allReduce = all_reduce  # noqa: N816
+allToAll = all_to_all  # noqa: N816
+reduceScatter = reduce_scatter  # noqa: N816
+
+
 def _settle(request: Request[None], async_op: bool, filled: T) -> Request[None] | T:
     if async_op:
         return request

@@ -1,4 +1,4 @@
-"""The default group of this process: the one thing in this package that is global."""
+"""The default group of this process, the one thing in this package that is global; groups made from it; who is who."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from .session import Session
 
 if TYPE_CHECKING:
     import torch
+from ..errors import InvalidValueError
 
+Groups = tuple[ProcessGroup | GroupMember, list[ProcessGroup | GroupMember]]
 JOB = "process-group"
 NEVER = "there is no process group: call init_process_group() first"
 DESTROYED = "the process group was destroyed: call init_process_group() again"
@@ -163,6 +165,102 @@ def destroy_process_group(group: AnyGroup = None, *, timeout_s: float = 5.0) -> 
         session.close(timeout_s, DESTROYED)
     else:
         session.destroy(found, timeout_s)
+
+
+def is_available() -> bool:
+    """Whether there is process-group mode here: always."""
+    return True
+
+
+def get_rank(group: AnyGroup = None) -> int:
+    """Return this process's rank in the group; -1 if it is not a member."""
+    return -1 if group is GroupMember.NON_GROUP_MEMBER else find_group(group).world.rank
+
+
+def get_world_size(group: AnyGroup = None) -> int:
+    """Return how many processes are in the group; -1 if this one is not."""
+    return -1 if group is GroupMember.NON_GROUP_MEMBER else find_group(group).world.world_size
+
+
+def get_num_processes(group: AnyGroup = None) -> int:
+    """As ``get_world_size``: its first name."""
+    return get_world_size(group)
+
+
+def get_backend(group: AnyGroup = None) -> str:
+    """Return the name of the group's channel."""
+    return find_group(group).world.backend
+
+
+def get_process_group_ranks(group: AnyGroup = None) -> list[int]:
+    """Return the members' ranks in the whole program, in the order of their ranks in the group."""
+    return list(find_group(group).ranks)
+
+
+def get_group_rank(group: AnyGroup, global_rank: int) -> int:
+    """Return a member's rank in the group; ValueError if it is not one."""
+    return find_group(group).member(global_rank, "global_rank")
+
+
+def get_global_rank(group: AnyGroup, group_rank: int) -> int:
+    """Return the rank in the whole program of the group's member with that rank there; ValueError if there is none."""
+    ranks = find_group(group).ranks
+    if not isinstance(group_rank, int) or isinstance(group_rank, bool):
+        raise TypeError(f"group_rank must be a rank (int), got {group_rank!r}")
+    if not 0 <= group_rank < len(ranks):
+        raise ValueError(f"group_rank={group_rank}: the group's own ranks are 0 to {len(ranks) - 1}")
+    return ranks[group_rank]
+
+
+def new_subgroups(
+    group_size: int,
+    group: AnyGroup = None,
+    *,
+    timeout: timedelta | float | None = None,
+    timeout_s: float | None = None,
+    backend: str | None = None,
+) -> Groups:
+    """Cut the members of ``group`` (None: all processes) into groups of ``group_size``, in the order of the ranks.
+
+    Return the group of this process, and all of them (``NON_GROUP_MEMBER`` where it is in none). All processes of the
+    program call it, as they do ``new_group``. Raises ValueError for a size that does not divide the number of members.
+    """
+    ranks = get_process_group_ranks(group)
+    if type(group_size) is not int or group_size < 1 or len(ranks) % group_size:
+        raise InvalidValueError(f"group_size={group_size!r} does not divide {len(ranks)} processes into equal groups")
+    cut = [ranks[first : first + group_size] for first in range(0, len(ranks), group_size)]
+    return new_subgroups_by_enumeration(cut, timeout=timeout, timeout_s=timeout_s, backend=backend)
+
+
+def new_subgroups_by_enumeration(
+    ranks_per_subgroup_list: Sequence[Sequence[int]],
+    *,
+    timeout: timedelta | float | None = None,
+    timeout_s: float | None = None,
+    backend: str | None = None,
+) -> Groups:
+    """As ``new_subgroups``, of the ranks that are named. Raises ValueError for a rank in two of them, or for none."""
+    named = [rank for ranks in ranks_per_subgroup_list for rank in ranks]
+    twice = sorted({rank for rank in named if named.count(rank) > 1})
+    if not named or twice:
+        problem = f"the ranks {twice} are in several groups" if twice else "there are no ranks"
+        raise InvalidValueError(f"ranks_per_subgroup_list={ranks_per_subgroup_list!r}: {problem}")
+    groups: list[ProcessGroup | GroupMember] = []
+    own: ProcessGroup | GroupMember = GroupMember.NON_GROUP_MEMBER
+    for ranks in ranks_per_subgroup_list:
+        groups.append(new_group(ranks, timeout=timeout, timeout_s=timeout_s, backend=backend))
+        if get_rank() in ranks:
+            own = groups[-1]
+    return own, groups
+
+
+# The spelling of the original ``torch.distributed`` design (THD), for programs that were written in it.
+destroyProcessGroup = destroy_process_group  # noqa: N816
+getNumProcesses = get_num_processes  # noqa: N816
+getRank = get_rank  # noqa: N816
+initProcessGroup = init_process_group  # noqa: N816
+isInitialized = is_initialized  # noqa: N816
+newGroup = new_group  # noqa: N816
 
 
 def _present() -> Session:
