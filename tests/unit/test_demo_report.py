@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from multiworld.demo.display import PlainDisplay, ReplicaRow, Status, block, choose_display, sparkline
+from multiworld.demo.display import PlainDisplay, ReplicaRow, Status, block, choose_display
 from multiworld.demo.report import FaultReport, Report, Throughput
+from multiworld.serving.view.words import sparkline
 
 FAULT = FaultReport(
     name="SIGSTOP of b-2",

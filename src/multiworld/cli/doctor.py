@@ -84,6 +84,11 @@ class Diagnosis:
     extras: tuple[Extra, ...]
     healthy: bool
 
+    def native_parts(self) -> Iterator[tuple[str, NativePart, str]]:
+        """Yield each with its name and what it costs to be without it."""
+        yield "native core", self.native_core, "large tensors move more slowly on one host"
+        yield "compiled modules", self.compiled_modules, "each message takes longer"
+
     @property
     def advice(self) -> tuple[str, ...]:
         return tuple(_advice(self))
@@ -137,8 +142,7 @@ def render(diagnosis: Diagnosis) -> str:
     sections = {
         "versions": [
             *diagnosis.versions.items(),
-            ("native core", _native_row(diagnosis.native_core, "large tensors move more slowly on one host")),
-            ("compiled modules", _native_row(diagnosis.compiled_modules, "each message takes longer")),
+            *((name, _native_row(part, without)) for name, part, without in diagnosis.native_parts()),
         ],
         "channels": [(channel.name, _verdict(channel)) for channel in diagnosis.channels],
         "extras": [(each.name, _extra_row(each)) for each in diagnosis.extras],
@@ -174,11 +178,7 @@ def _advice(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _native_advice(diagnosis: Diagnosis) -> Iterator[str]:
-    parts = {
-        "native core": (diagnosis.native_core, "large tensors move more slowly on one host"),
-        "compiled modules": (diagnosis.compiled_modules, "each message takes longer"),
-    }
-    for name, (part, without) in parts.items():
+    for name, part, without in diagnosis.native_parts():
         if part.active:
             continue
         switched_off = part.reason.startswith(f"{native.VARIABLE}=")

@@ -24,24 +24,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print a manifest: 0, or 2 for a line that makes no sense."""
     given = list(sys.argv[2:] if arguments is None else arguments)
     end = given.index("--") if "--" in given else len(given)  # argparse takes what follows it for its own here
-    options = command_parser().parse_args(given[:end])
+    options = vars(command_parser().parse_args(given[:end]))
+    del options["scheduler"]  # there is one
     try:
         manifest = Manifest(
-            name=options.name,
-            image=options.image,
-            program=tuple(given[end + 1 :]),
-            nnodes=options.nnodes,
-            nproc_per_node=options.nproc_per_node,
-            controller=options.controller,
-            port=options.port,
-            etcd=options.etcd,
-            options=tuple(shlex.split(options.options)),
-            secret=options.secret,
-            shutdown_s=options.shutdown_timeout,
-            cpu=options.cpu,
-            memory=options.memory,
-            gpu=options.gpu,
-            readiness=options.readiness,
+            **{**options, "options": tuple(shlex.split(options["options"])), "program": tuple(given[end + 1 :])}
         )
     except ValueError as error:
         print(f"multiworld manifest: {error}", file=sys.stderr)
@@ -84,7 +71,12 @@ def command_parser() -> CommandParser:
         "--secret", metavar="NAME", help="the Secret whose key 'token' they share (default: NAME-token)"
     )
     parser.add_argument(
-        "--shutdown-timeout", type=int, default=DEFAULT_SHUTDOWN_S, metavar="SECONDS", help="for workers to end in"
+        "--shutdown-timeout",
+        type=int,
+        dest="shutdown_s",
+        default=DEFAULT_SHUTDOWN_S,
+        metavar="SECONDS",
+        help="for workers to end in",
     )
     parser.add_argument("--cpu", help="asked for each pod, such as 8 or 500m")
     parser.add_argument("--memory", help="asked for each pod, such as 64Gi")

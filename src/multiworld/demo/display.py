@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from ..serving import GATEWAY
+from ..serving.view.words import sparkline
 from .report import Report, Row
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-BARS = "▁▂▃▄▅▆▇█"
 STATE_STYLES = {
     "active": "green",
     "ready": "green",
@@ -76,15 +76,6 @@ def choose_display(stream: TextIO | None = None) -> Display:
     if stream.isatty() and find_spec("rich") is not None:
         return LiveDisplay(stream)
     return PlainDisplay(stream)
-
-
-def sparkline(values: Iterable[float]) -> str:
-    """Return one bar per value, the largest as a full one."""
-    values = list(values)
-    top = max(values, default=0.0)
-    if top <= 0:
-        return BARS[0] * len(values)
-    return "".join(BARS[min(int(value / top * len(BARS)), len(BARS) - 1)] for value in values)
 
 
 class PlainDisplay:

@@ -6,8 +6,10 @@ import os
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
+import torch
+
+from ..errors import InvalidValueError
 from ..world.launcher.launched import launched
 from ..world.liveness import DEFAULT_LEASE_S
 from ..world.manager import WorldManager
@@ -15,10 +17,6 @@ from ..world.operations.arguments import check_seconds
 from .place import find_place
 from .process_group import AnyGroup, GroupMember, ProcessGroup, deadline_of
 from .session import Session
-
-if TYPE_CHECKING:
-    import torch
-from ..errors import InvalidValueError
 
 Groups = tuple[ProcessGroup | GroupMember, list[ProcessGroup | GroupMember]]
 JOB = "process-group"

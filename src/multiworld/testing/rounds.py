@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from ..world.world import World
 from .plays import PLAYS, Part
 from .tasks import together
-
-if TYPE_CHECKING:
-    from ..world.world import World
 
 MODULUS = 1000
 """Contributions repeat after so many rounds, so that float32 holds every sum exactly."""
