@@ -27,11 +27,7 @@ Exit status: 0, 1 if the job cannot be asked or refuses, 2 for a command that ma
 
 def cluster_parser(command: str, description: str) -> CommandParser:
     """Return a parser with the options that all these commands take."""
-    parser = CommandParser(
-        prog=f"multiworld {command}",
-        description=description,
-        epilog=EPILOG,
-    )
+    parser = CommandParser(prog=f"multiworld {command}", description=description, epilog=EPILOG)
     parser.add_argument(
         "--endpoint", type=_endpoint, metavar="HOST:PORT", help="address of any agent, such as the rendezvous endpoint"
     )

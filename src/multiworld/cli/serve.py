@@ -77,10 +77,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def command_parser() -> CommandParser:
-    parser = CommandParser(
-        prog="multiworld serve",
-        description=DESCRIPTION,
-    )
+    parser = CommandParser(prog="multiworld serve", description=DESCRIPTION)
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("--host", help="numeric address for HTTP (default: 127.0.0.1, this host alone)")
     parser.add_argument("--port", type=_port, help="for HTTP (default: 8000; 0: a free one)")

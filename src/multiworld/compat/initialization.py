@@ -36,10 +36,7 @@ class Initialization(Coroutine[Any, Any, None]):
         return self._present_waiting().send(value)
 
     def throw(
-        self,
-        kind: type[BaseException] | BaseException,
-        value: object = None,
-        traceback: TracebackType | None = None,
+        self, kind: type[BaseException] | BaseException, value: object = None, traceback: TracebackType | None = None
     ) -> Any:
         error = kind if isinstance(kind, BaseException) else kind() if value is None else value
         assert isinstance(error, BaseException)

@@ -108,10 +108,7 @@ class NamedWorlds:
         return Initialization(world_name, self._initialize(world_name, reserved, join), release)
 
     async def _initialize(
-        self,
-        world_name: str,
-        reserved: asyncio.Future[World] | None,
-        join: Callable[[], Coroutine[Any, Any, World]],
+        self, world_name: str, reserved: asyncio.Future[World] | None, join: Callable[[], Coroutine[Any, Any, World]]
     ) -> None:
         if reserved is not None and reserved.cancelled():
             raise _given_up(world_name)

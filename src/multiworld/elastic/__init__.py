@@ -3,12 +3,4 @@
 from ..world.launcher.launched import Place
 from .worker.places import MembershipListener, Memberships, membership, on_membership_change, place, progress
 
-__all__ = [
-    "MembershipListener",
-    "Memberships",
-    "Place",
-    "membership",
-    "on_membership_change",
-    "place",
-    "progress",
-]
+__all__ = ["MembershipListener", "Memberships", "Place", "membership", "on_membership_change", "place", "progress"]

@@ -184,10 +184,7 @@ def _arguments(node: fx.Node, target: torch._ops.OpOverload[..., Any], *, only_w
     for place, argument in enumerate(target._schema.arguments):
         alias = argument.alias_info
         if alias is not None and (alias.is_write or not only_written):
-            fx.map_arg(
-                node.args[place] if place < len(node.args) else node.kwargs.get(argument.name),
-                found.append,
-            )
+            fx.map_arg(node.args[place] if place < len(node.args) else node.kwargs.get(argument.name), found.append)
     return found
 
 

@@ -70,11 +70,7 @@ class Deployment:
         await self._controller.operations.drain(replica, scale_down=scale_down, timeout_s=timeout_s)
 
     async def update(
-        self,
-        stage: str,
-        weights: Mapping[str, Tensor] | str | os.PathLike[str],
-        *,
-        timeout_s: float | None = 300.0,
+        self, stage: str, weights: Mapping[str, Tensor] | str | os.PathLike[str], *, timeout_s: float | None = 300.0
     ) -> int:
         """Give a stage new weights, replica by replica, and return the number of their version.
 

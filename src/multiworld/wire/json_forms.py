@@ -260,12 +260,7 @@ class _Record:
         missing = dataclasses.MISSING
         self._packs = [form.pack for _, form in forms]
         self._unpacks = [
-            (
-                field.name,
-                shown,
-                form.unpack,
-                field.default is missing and field.default_factory is missing,
-            )
+            (field.name, shown, form.unpack, field.default is missing and field.default_factory is missing)
             for (field, form), shown in zip(forms, self._shown, strict=True)
         ]
         self._plain = [form.plain for _, form in forms]

@@ -117,12 +117,7 @@ class WorldManager:
         self._worker = Worker(f"multiworld-worker-{self._id[:6]}")
         self._membership = Membership()
         self._detector = Detector(
-            self._loop,
-            policy,
-            secret,
-            self._id,
-            on_lost=self._peer_lost,
-            on_suspected=self._peer_suspected,
+            self._loop, policy, secret, self._id, on_lost=self._peer_lost, on_suspected=self._peer_suspected
         )
         self._switchboard = Switchboard(self._loop, self, policy, secret, job, self._id, on_link=self._detector.watch)
         self._switchboard.is_launched = launch is not None

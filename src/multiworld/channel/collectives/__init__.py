@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from .algorithms import (
-    all_gather,
-    all_reduce,
-    all_to_all,
-    barrier,
-    broadcast,
-    gather,
-    reduce,
-    reduce_scatter,
-    scatter,
-)
+from .algorithms import all_gather, all_reduce, all_to_all, barrier, broadcast, gather, reduce, reduce_scatter, scatter
 from .port import Port, SharedSpace, SharedWork
 from .reduction import reduce_op_name
 from .tuning import TUNING, Tuning

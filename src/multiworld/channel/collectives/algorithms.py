@@ -18,14 +18,7 @@ from torch.distributed import ReduceOp
 from .chunks import compute_in_pieces, flatten, size_bytes
 from .direct import direct_all_to_all, direct_gather, direct_reduce_scatter, direct_scatter
 from .doubling import bruck_all_gather, dissemination_barrier, doubling_all_reduce
-from .flat import (
-    flat_all_gather,
-    flat_all_reduce,
-    flat_barrier,
-    flat_broadcast,
-    flat_reduce,
-    flat_reduce_scatter,
-)
+from .flat import flat_all_gather, flat_all_reduce, flat_barrier, flat_broadcast, flat_reduce, flat_reduce_scatter
 from .port import Port, SharedSpace, SharedWork
 from .reduction import AnyReduceOp, copy, premultiply, reduce_op_factor, reduce_op_name
 from .ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter

@@ -63,12 +63,7 @@ class Agreement:
     """The collectives of one world in order; from any thread."""
 
     def __init__(
-        self,
-        mesh: StreamMesh,
-        *,
-        copy: Copy,
-        on_stuck: Callable[[str], None],
-        on_failed: Callable[[str], None],
+        self, mesh: StreamMesh, *, copy: Copy, on_stuck: Callable[[str], None], on_failed: Callable[[str], None]
     ) -> None:
         """``copy``: what a collective that is cancelled before it is launched goes on with. ``on_stuck``: a cancelled
         one of that name can be stopped only by breaking the world. ``on_failed``: the group failed for that reason.

@@ -74,10 +74,7 @@ class NcclChannel(StreamChannel):
         self._everyone = self._make_group("all", context.rank, context.world_size)
         super().__init__(context, StreamMesh(context, self._make_stream))
         self._agreement = Agreement(
-            self._mesh,
-            copy=self._order.copy,
-            on_stuck=self._on_stuck,
-            on_failed=self._on_failed,
+            self._mesh, copy=self._order.copy, on_stuck=self._on_stuck, on_failed=self._on_failed
         )
 
         self._parting = Parting(self._mesh, self._agreement.all_of)

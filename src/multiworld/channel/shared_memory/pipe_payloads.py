@@ -193,11 +193,7 @@ class LaneReads:
             if incoming.target is not None and wanted:
                 target = address_of(incoming.target) + incoming.received
             moved = end.pull(
-                target,
-                size_bytes,
-                spin_s,
-                past_caches=incoming.size_bytes >= PAST_CACHES_BYTES,
-                not_yet=left <= 0,
+                target, size_bytes, spin_s, past_caches=incoming.size_bytes >= PAST_CACHES_BYTES, not_yet=left <= 0
             )
             if self._over:  # closed by a signal handler
                 return

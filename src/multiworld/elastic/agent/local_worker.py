@@ -95,10 +95,7 @@ class HeldWorker:
         self._examine: Callable[[HeldWorker, int], WorkerFailure | None] = lambda held, returncode: None
 
     def began(
-        self,
-        process: WorkerProcess,
-        streams: WorkerStreams,
-        examine: Callable[[HeldWorker, int], WorkerFailure],
+        self, process: WorkerProcess, streams: WorkerStreams, examine: Callable[[HeldWorker, int], WorkerFailure]
     ) -> None:
         """It has a process now. ``examine`` finds out about its end."""
         self.process, self.streams, self._examine = process, streams, examine

@@ -36,12 +36,7 @@ def describe(
 
 
 def report(
-    failure: WorkerFailure,
-    others: Sequence[WorkerFailure],
-    *,
-    run_id: str,
-    done: str = "",
-    logs: str | None = None,
+    failure: WorkerFailure, others: Sequence[WorkerFailure], *, run_id: str, done: str = "", logs: str | None = None
 ) -> Mapping[str, Json]:
     """Return the same as ``describe`` for programs, ready for JSON: ``failure.json`` in the run's folder."""
     return {

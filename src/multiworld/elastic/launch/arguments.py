@@ -119,11 +119,7 @@ def _rendezvous(namespace: argparse.Namespace, max_nodes: int, spare_nodes: int)
     port = STATIC_PORT if namespace.master_port is None else namespace.master_port
     host = namespace.master_addr
     host = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    return {
-        **place,
-        "rdzv_endpoint": namespace.rdzv_endpoint or f"{host}:{port}",
-        "node_rank": namespace.node_rank,
-    }
+    return {**place, "rdzv_endpoint": namespace.rdzv_endpoint or f"{host}:{port}", "node_rank": namespace.node_rank}
 
 
 def _rendezvous_config(text: str) -> dict[str, str]:

@@ -73,14 +73,7 @@ class Term:
             num_recorded=0 if before is None else before.num_events,
         )
         self.coordinator = Coordinator(
-            loop,
-            job,
-            term=number,
-            agent_id=info.id,
-            store=self.store,
-            events=events,
-            send=self._send,
-            on_over=on_over,
+            loop, job, term=number, agent_id=info.id, store=self.store, events=events, send=self._send, on_over=on_over
         )
         self.followers = Followers(
             loop,

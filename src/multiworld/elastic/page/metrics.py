@@ -30,12 +30,7 @@ def metrics_text(status: JobStatus, counts: Mapping[str, int]) -> str:
             "The job, its phase and the restart policy that holds.",
             [("", {"job": status.job, "phase": status.phase, "policy": status.policy}, 1)],
         ),
-        Family(
-            "job_generation",
-            "gauge",
-            "Grows with every change of the membership.",
-            [("", {}, status.generation)],
-        ),
+        Family("job_generation", "gauge", "Grows with every change of the membership.", [("", {}, status.generation)]),
         Family("job_term", "gauge", "How many coordinators there were.", [("", {}, status.term)]),
         Family(
             "nodes",

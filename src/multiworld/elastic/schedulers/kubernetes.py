@@ -267,10 +267,7 @@ def _environment(manifest: Manifest) -> list[dict[str, Json]]:
         {"name": "PET_RDZV_ENDPOINT", "value": manifest.etcd or f"{manifest.first_pod}:{manifest.port}"},
         {"name": "PET_RDZV_ID", **run_id},
         {"name": "PET_LOCAL_ADDR", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-        {
-            "name": TOKEN_VARIABLE,
-            "valueFrom": {"secretKeyRef": {"name": manifest.secret_name, "key": "token"}},
-        },
+        {"name": TOKEN_VARIABLE, "valueFrom": {"secretKeyRef": {"name": manifest.secret_name, "key": "token"}}},
     ]
 
 

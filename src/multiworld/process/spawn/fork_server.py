@@ -127,10 +127,7 @@ class ForkServer:
         return warnings
 
     def attach(
-        self,
-        loop: ProgressThread,
-        on_lost: Callable[[str], None],
-        on_forked: Callable[[int], None] | None = None,
+        self, loop: ProgressThread, on_lost: Callable[[str], None], on_forked: Callable[[int], None] | None = None
     ) -> None:
         """Listen to it on the loop's thread. ``on_lost`` is called once, with the reason, if it ends by itself.
 

@@ -137,11 +137,7 @@ def _run_file(main: types.ModuleType, path: str) -> None:
         text = f"{sys.executable}: can't open file {full_path!r}: [Errno {error.errno}] {error.strerror}\n"
         sys.stderr.write(text)
         raise SystemExit(CANNOT_OPEN) from None
-    main.__dict__.update(
-        __file__=full_path,
-        __cached__=None,
-        __loader__=SourceFileLoader("__main__", full_path),
-    )
+    main.__dict__.update(__file__=full_path, __cached__=None, __loader__=SourceFileLoader("__main__", full_path))
     if code is None:
         code = compile(content, full_path, "exec", dont_inherit=True)
     exec(code, main.__dict__)

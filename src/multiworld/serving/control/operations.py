@@ -44,13 +44,7 @@ class Operations:
         self._stepped.set()
 
     async def scale(
-        self,
-        stage: str,
-        replicas: int,
-        *,
-        reason: str = "ordered",
-        force: bool = True,
-        timeout_s: float | None = 60.0,
+        self, stage: str, replicas: int, *, reason: str = "ordered", force: bool = True, timeout_s: float | None = 60.0
     ) -> None:
         """Have another number of replicas of a stage; returns when they serve, and the others are gone.
 

@@ -87,11 +87,7 @@ class Reception:
         """On the progress thread."""
         visit = _Visit(self, pending.hello(ControlHello).generation)
         link = visit.link = HostLink(
-            HOST_ORDERS,
-            HOST_EVENTS,
-            on_message=visit.take,
-            on_lost=lambda _: visit.lose(),
-            deliver=on_event_loop(here),
+            HOST_ORDERS, HOST_EVENTS, on_message=visit.take, on_lost=lambda _: visit.lose(), deliver=on_event_loop(here)
         )
         self._links.add(link)
         pending.accept(link)

@@ -70,12 +70,7 @@ class HostProcess:
         self._reaper = OrphanReaper(self._loop, reaping)
         self._outputs = Outputs(self._loop, Path(options.log_dir) if options.log_dir else None)
         self._members = Members(
-            self._loop,
-            self._outputs,
-            server,
-            start_server,
-            on_started=self._restarted,
-            on_exit=self._exited,
+            self._loop, self._outputs, server, start_server, on_started=self._restarted, on_exit=self._exited
         )
         self._link = ControllerLink(
             self._loop,

@@ -61,10 +61,7 @@ def _run(options: HostOptions, owner: socket.socket | None, *, outlives_parent: 
         sys.path[:] = options.paths  # before anything of theirs is imported
     reaping = Reaping(child_pids())  # before there is a fork server, whose modules may start processes
     start_server = partial(
-        ForkServer.start,
-        preload=(*PRELOADED, *options.preload),
-        must_preload=False,
-        paths=tuple(sys.path),
+        ForkServer.start, preload=(*PRELOADED, *options.preload), must_preload=False, paths=tuple(sys.path)
     )
     server = start_server(stoppable=True)
     try:

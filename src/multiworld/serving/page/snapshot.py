@@ -252,11 +252,7 @@ def _sum_rate(members: Sequence[MemberStatus], rates: Rates, *names: str) -> flo
 
 
 def _stage(
-    name: str,
-    stage: StageStatus,
-    replicas: Sequence[ShownReplica],
-    members: Sequence[ReplicaStatus],
-    rates: Rates,
+    name: str, stage: StageStatus, replicas: Sequence[ShownReplica], members: Sequence[ReplicaStatus], rates: Rates
 ) -> ShownStage:
     serving = [each for each in replicas if each.open]
     trouble_now = trouble(*_recent(members, rates, "done", "failed"))

@@ -93,13 +93,7 @@ def _sends(journey: Journey) -> list[Sent]:
     return list(first.values())
 
 
-def _attempt(
-    journey: Journey,
-    hop: Sent,
-    result: Executed | None,
-    number: int,
-    following: Sent | None,
-) -> Span:
+def _attempt(journey: Journey, hop: Sent, result: Executed | None, number: int, following: Sent | None) -> Span:
     attributes: dict[str, Attribute] = {
         "multiworld.stage": hop.stage,
         "multiworld.replica": hop.to,

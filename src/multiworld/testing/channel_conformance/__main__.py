@@ -102,10 +102,7 @@ def _subject(options: argparse.Namespace) -> Subject:
 
 def _effort(options: argparse.Namespace) -> Effort:
     return Effort(
-        seed=options.seed,
-        num_kills=options.kills,
-        num_moments=options.moments,
-        check_timeout_s=options.check_timeout,
+        seed=options.seed, num_kills=options.kills, num_moments=options.moments, check_timeout_s=options.check_timeout
     )
 
 

@@ -74,11 +74,7 @@ class SentinelAt:
 
 WorldNews = MemberReady | WorldRevoked | MemberLeft
 LinkMessage = WorldNews | Goodbye | SentinelAt
-_NEWS: Final[dict[int, type[WorldNews]]] = {
-    Kind.READY: MemberReady,
-    Kind.REVOKE: WorldRevoked,
-    Kind.LEFT: MemberLeft,
-}
+_NEWS: Final[dict[int, type[WorldNews]]] = {Kind.READY: MemberReady, Kind.REVOKE: WorldRevoked, Kind.LEFT: MemberLeft}
 _FRAMES: Final[dict[type[LinkMessage], int]] = {
     Goodbye: Kind.GOODBYE,
     SentinelAt: Kind.SENTINEL,

@@ -157,11 +157,7 @@ class Switchboard:
     def _dial_link(self, peer: PeerInfo, via: PeerInfo, timeout_s: float) -> None:
         link = Link(self._owner, peer, heartbeat_s=self._policy.heartbeat_s)
         hello = LinkHello(
-            purpose=LINK,
-            job=self._job,
-            to=peer.id,
-            peer=via.to_json().decode(),
-            heartbeat_s=self._policy.heartbeat_s,
+            purpose=LINK, job=self._job, to=peer.id, peer=via.to_json().decode(), heartbeat_s=self._policy.heartbeat_s
         )
         dialing = dial(self._loop, peer.host, peer.port, hello, self._token, link, timeout_s=timeout_s, source=via.host)
 
@@ -342,14 +338,7 @@ class WorldConnector:
     def dial(self, rank: int, sink: ConnectionSink, *, timeout_s: float, local: bool = False) -> Operation[Connection]:
         peer = self._members[rank]
         return self._switchboard.dial_data(
-            self._uid,
-            self._rank,
-            peer,
-            self._via,
-            sink,
-            timeout_s,
-            local=local,
-            authenticated=self._authenticated,
+            self._uid, self._rank, peer, self._via, sink, timeout_s, local=local, authenticated=self._authenticated
         )
 
     def expect(self, rank: int, sink: ConnectionSink) -> Operation[Connection]:

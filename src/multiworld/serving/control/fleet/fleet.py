@@ -322,10 +322,7 @@ class Fleet:
         plan.last_version += 1
         plan.weights[plan.last_version] = weights
         plan.rollout = Rollout(
-            version=plan.last_version,
-            parallel=parallel,
-            settle_s=settle_s,
-            needs_verdict=needs_verdict,
+            version=plan.last_version, parallel=parallel, settle_s=settle_s, needs_verdict=needs_verdict
         )
         plan.updating_since = now
         if not plan.desired:

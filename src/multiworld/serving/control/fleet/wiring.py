@@ -219,10 +219,7 @@ class Wiring:
         edge.state, edge.since, edge.is_unsure = EdgeState.FORMING, now, False
         edge.upstream_connected = edge.downstream_connected = False
         return [
-            Send(
-                member=member.id,
-                message=Connect(peer=peer.id, stage=peer.stage, end=end),
-            )
+            Send(member=member.id, message=Connect(peer=peer.id, stage=peer.stage, end=end))
             for member, peer, end in (
                 (upstream, downstream, EdgeEnd.UPSTREAM),
                 (downstream, upstream, EdgeEnd.DOWNSTREAM),

@@ -33,12 +33,7 @@ class Inference:
     """Answers requests with what ``served`` makes of them. ``refused``: how its errors are answered."""
 
     def __init__(
-        self,
-        served: Served,
-        options: GatewayOptions,
-        counts: HttpCounts,
-        *,
-        refused: Callable[[Exception], HttpError],
+        self, served: Served, options: GatewayOptions, counts: HttpCounts, *, refused: Callable[[Exception], HttpError]
     ) -> None:
         self._served, self._options, self._counts, self._refused = served, options, counts, refused
         self._signature = signature_of(served)
@@ -82,11 +77,7 @@ class Inference:
         body = await exchange.body.read(max_json_bytes if is_text else self._max_bytes(is_text=False))
         with reading("request of KServe's protocol"):
             question = await parse_question(
-                body,
-                exchange.headers,
-                max_json_bytes=max_json_bytes,
-                budget=exchange.budget,
-                signature=self._signature,
+                body, exchange.headers, max_json_bytes=max_json_bytes, budget=exchange.budget, signature=self._signature
             )
             await exchange.budget.apart(num_bytes_of(question.payload), self._check, question.payload)
         if question.timeout_s is not None:

@@ -53,14 +53,7 @@ class Exchange:
     """What comes and goes for one request, in the task that answers it."""
 
     def __init__(
-        self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        *,
-        options: GatewayOptions,
-        held: HeldBytes,
-        turns: Turns,
+        self, scope: Scope, receive: Receive, send: Send, *, options: GatewayOptions, held: HeldBytes, turns: Turns
     ) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]

@@ -53,9 +53,7 @@ def lonely_operations(stage: Stage, world: mw.World, *, numel: int = 1000) -> li
         Lonely("gather", lambda timeout_s: world.gather(stage.full(numel, 2), listed, stage.rank, timeout_s), listed),
         Lonely("scatter", lambda timeout_s: world.scatter(scattered[0], None, peer, timeout_s), scattered),
         Lonely(
-            "reduce_scatter",
-            lambda timeout_s: world.reduce_scatter(kept[0], ones(), mw.ReduceOp.SUM, timeout_s),
-            kept,
+            "reduce_scatter", lambda timeout_s: world.reduce_scatter(kept[0], ones(), mw.ReduceOp.SUM, timeout_s), kept
         ),
         Lonely("all_to_all", lambda timeout_s: world.all_to_all(exchanged, ones(), timeout_s), exchanged),
         Lonely("barrier", lambda timeout_s: world.barrier(timeout_s)),
