@@ -46,9 +46,9 @@ def test_requests_are_closed_once_and_counts_add_up(steps: list[tuple[str, int, 
             expired |= late
             assert {id_ for id_, request in open_.items() if request.deadline <= now} <= expired
         elif what == "lose":
-            requests.replica_lost(now=now)
+            requests.retries.replica_lost(now=now)
         elif what == "retry":
-            assert all(request.id in open_ and request.attempt <= 3 for request in requests.to_retry(now=now))
+            assert all(request.id in open_ and request.attempt <= 3 for request in requests.retries.to_retry(now=now))
         elif what == "kept" and name:
             assert requests.kept(name, now=now) not in open_
         assert len(requests) == len(open_) <= 8

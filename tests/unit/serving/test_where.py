@@ -31,7 +31,7 @@ def plant(*stages: Stage) -> Plant:
 
     def ask(ids: list[bytes]) -> None:
         for replica in made.replicas.values():
-            made.ingress.told_where(replica.whereabouts(ids))
+            made.ingress.whereabouts.told(replica.whereabouts(ids))
 
     made.ingress.ask_where = ask
     return made

@@ -6,15 +6,13 @@ replica that was slow is forgiven with time: it gets no items that could show th
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection
 from typing import Final
 
 from .holder import Holder
+from .latencies import Latencies
 
 NUM_LATENCIES: Final = 256
-SUSPECT_AFTER_S: Final = 0.25
-SUSPECT_FACTOR: Final = 4.0
 FORGIVE_HALF_S: Final = 0.5  # in this time, half of an idle replica's excess latency is forgiven
 
 
@@ -22,18 +20,18 @@ class Suspicion:
     """One sender's suspicion of the replicas of one stage."""
 
     def __init__(self) -> None:
-        self._latencies: deque[float] = deque(maxlen=NUM_LATENCIES)
+        self._latencies = Latencies(NUM_LATENCIES)
         self._checked_at = 0.0
 
     def answered(self, holder: Holder, latency_s: float) -> None:
         """A replica was done with an item ``latency_s`` after it was sent."""
         if not holder.suspect:  # else the next stall would be noticed later
-            self._latencies.append(latency_s)
+            self._latencies.add(latency_s)
 
     def check(self, holders: Collection[Holder], *, now: float) -> float:
         """Mark the suspects. Return a time: what was sent to a suspect before it may be tried elsewhere."""
         self._forgive_idle(holders, now)
-        since = now - max(SUSPECT_FACTOR * self._p99(), SUSPECT_AFTER_S)
+        since = now - self._latencies.patience_s
         for holder in holders:
             if holder.oldest_at >= since:
                 holder.suspect = False
@@ -51,9 +49,3 @@ class Suspicion:
         for holder in holders:
             if not holder.held:
                 holder.latency_s = best_s + (holder.latency_s - best_s) * kept
-
-    def _p99(self) -> float:
-        if not self._latencies:
-            return 0.0
-        ordered = sorted(self._latencies)
-        return ordered[int(0.99 * (len(ordered) - 1))]

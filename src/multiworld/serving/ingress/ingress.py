@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -45,14 +45,12 @@ from .admission import Admission
 from .answers import Report
 from .requests import Open, Requests
 from .versions import merged_weights, versions_of
+from .whereabouts import Whereabouts
 
 logger = logging.getLogger(__name__)
 
 LEAST_S: Final = 0.001  # of a limit that is nearly over
 TEND_S: Final = 0.02
-WHERE_S: Final = 0.06
-"""So long before a request's time is over it is asked where it is: the error must not wait for that."""
-MAX_ASKED: Final = 64  # requests at a time
 WINDOW: Final = 4096  # answers never wait for credit: the gateway has admitted their requests
 
 
@@ -77,6 +75,8 @@ class Ingress(NodeOwner):
             Admission() if admission is None else admission,
             may_lose_held=any(len(place.graph.downstream(stage)) > 1 for stage in self._first),
         )
+        at_first = {stage: self.node.in_flight[stage] for stage in self._first}
+        self.whereabouts = Whereabouts(self.requests, place.graph.order, at_first)
         self.default_timeout_s = default_timeout_s
         self._cancels_chosen = all(stage.idempotent for stage in place.graph.stages.values())
         """Whether what a client may come back for can be given up when it goes: it can be executed anew."""
@@ -98,9 +98,7 @@ class Ingress(NodeOwner):
         """Errors that are not the last word, and when they are."""
         self.on_edge_lost: Callable[[Edge, Exception], None] = lambda *_: None
         self.ask_where: Callable[[list[bytes]], None] = lambda _: None
-        """Is to have ``told_where`` called with what the replicas know."""
-        self._dying: list[Open] = []
-        self._whereabouts: dict[bytes, tuple[bool, int]] = {}
+        """Is to have ``whereabouts.told`` called with what the replicas know."""
         self.tracer: Tracer | None = None
         self.pipeline = "pipeline"
         """Its name, in traces."""
@@ -188,7 +186,7 @@ class Ingress(NodeOwner):
         try:
             answer: Payload = await asyncio.wait_for(asyncio.shield(request.waiter), timeout_s)
         except asyncio.TimeoutError:
-            late = DeadlineExceededError(timeout_s or 0.0, self._where(request))
+            late = DeadlineExceededError(timeout_s or 0.0, self.whereabouts.stage_of(request))
             late.__suppress_context__ = True  # as "from None" does, which a compiled module leaves out
             raise late from None
         except DeadlineExceededError:
@@ -312,7 +310,7 @@ class Ingress(NodeOwner):
         if not answer.doubtful:
             self._fail(request, error)
         elif request.id not in self._doubtful:
-            self._doubtful[request.id] = (time.monotonic() + self.requests.patience_s, error)
+            self._doubtful[request.id] = (time.monotonic() + self.requests.latencies.patience_s, error)
 
     def _fail(self, request: Open, error: ServingError) -> None:
         if self.requests.failed(request.id) is not None:
@@ -374,9 +372,9 @@ class Ingress(NodeOwner):
                 if id_.startswith(self._salt):
                     late.append(id_)
             elif (
-                request.sent_at <= min(self._lost_at, now - self.requests.patience_s)
+                request.sent_at <= min(self._lost_at, now - self.requests.latencies.patience_s)
                 and not self._is_held(id_)
-                and self.requests.may_retry(request, now=now)
+                and self.requests.retries.may_retry(request, now=now)
             ):
                 self._send_again(request)
         self.node.cancel(late)
@@ -394,21 +392,23 @@ class Ingress(NodeOwner):
     def replica_lost(self) -> None:
         """Some replica, not only of those beside us, is gone."""
         self._lost_at = time.monotonic()
-        self.requests.replica_lost(now=self._lost_at)
+        self.requests.retries.replica_lost(now=self._lost_at)
 
     # ---- time
 
     async def _tend(self) -> None:
         while True:
             if not len(self.requests):
-                self._dying.clear()  # these have been answered in time: nobody needs what they hold
-                self._whereabouts.clear()
+                self.whereabouts.clear()
                 self._busy.clear()
                 await self._busy.wait()
             await asyncio.sleep(TEND_S)
             now = time.monotonic()
-            self._end_late(now)
-            for request in self.requests.to_retry(now=now, held=self._is_held):
+            if late := self.whereabouts.to_ask(now=now):
+                self.ask_where(late)
+            for request in self.whereabouts.over(now=now):
+                self._fail(request, self._too_late(request, now))
+            for request in self.requests.retries.to_retry(now=now, held=self._is_held):
                 self._send_again(request)
             for id_ in [id_ for id_, (at, _) in self._doubtful.items() if at <= now]:
                 _, error = self._doubtful.pop(id_)
@@ -423,40 +423,7 @@ class Ingress(NodeOwner):
         for stage in self._first:
             if not self.node.in_flight[stage].num_live:
                 return StageUnavailableError(stage, now - request.opened_at)
-        return DeadlineExceededError(round(request.deadline - request.opened_at, 3), self._where(request))
-
-    def _end_late(self, now: float) -> None:
-        late = self.requests.expired(now=now + WHERE_S)
-        if late:
-            self._dying += late
-            self.told_where({request.id: (stage, False) for request in late if (stage := self._where(request))})
-            self.ask_where([request.id for request in late[:MAX_ASKED]])
-        if not self._dying:
-            return
-        for request in self._dying:
-            if request.deadline <= now and self.requests.get(request.id) is request:
-                self._fail(request, self._too_late(request, now))
-        dying, self._dying = self._dying, []
-        for request in dying:
-            if self.requests.get(request.id) is request:
-                self._dying.append(request)
-            else:
-                self._whereabouts.pop(request.id, None)
-
-    def told_where(self, ids: Mapping[bytes, tuple[str, bool]]) -> None:
-        """Some replica says of requests at which stage they are, and whether it is sure. The furthest stage counts."""
-        dying = {request.id for request in self._dying}
-        for id_, (stage, is_sure) in ids.items():
-            if id_ in dying and stage in self._graph.order:
-                place = (bool(is_sure), self._graph.order.index(stage))
-                self._whereabouts[id_] = max(place, self._whereabouts.get(id_, place))
-
-    def _where(self, request: Open) -> str:
-        """Return the stage where a request is, as far as it is known; empty if it is not."""
-        place = self._whereabouts.get(request.id)
-        if place is not None:
-            return self._graph.order[place[1]]
-        return next((stage for stage in self._first if request.id in self.node.in_flight[stage]), "")
+        return DeadlineExceededError(round(request.deadline - request.opened_at, 3), self.whereabouts.stage_of(request))
 
     def statistics(self) -> GatewayCounts:
         """Return counts since the start, depths now, and seconds."""
@@ -470,7 +437,7 @@ class Ingress(NodeOwner):
             errors=self.num_errors,
             refused=requests.num_refused,
             repeated=requests.num_repeated,
-            retried=requests.num_retried,
+            retried=requests.retries.num_retried,
             replayed=sum(in_flight.num_replayed for in_flight in self.node.in_flight.values()),
             answers_replayed=self.num_replayed,
             latency_sum_s=latencies.sum_s,

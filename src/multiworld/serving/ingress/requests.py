@@ -5,19 +5,17 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict, deque
-from collections.abc import Callable
 from typing import Any, Final
 
 from ..flow.context import RequestContext
-from ..flow.retry import MAX_ATTEMPTS
+from ..flow.latencies import Latencies
+from ..flow.retry import Retries
 from .admission import Admission
 from .patience import Patience
 
 NUM_LATENCIES: Final = 1024
 SPARE_DEADLINES: Final = 1024
 KEPT_OVERHEAD_BYTES: Final = 1024
-RECHECK_S: Final = 0.25
-RECHECK_FACTOR: Final = 4.0
 
 
 class Open:
@@ -53,42 +51,22 @@ class Open:
         """What the tracer knows of it; None: it is not traced."""
 
 
-class Latencies:
-    """The last latencies, in seconds."""
-
-    def __init__(self) -> None:
-        self._last: deque[float] = deque(maxlen=NUM_LATENCIES)
-        self.sum_s = 0.0
-        """Of all there ever were."""
-
-    def add(self, seconds: float) -> None:
-        self._last.append(seconds)
-        self.sum_s += seconds
-
-    def quantile(self, share: float) -> float:
-        """Return 0 while there are none."""
-        ordered = sorted(self._last)
-        return ordered[int(share * (len(ordered) - 1))] if ordered else 0.0
-
-
 class Requests:
     """The table of one gateway."""
 
     def __init__(self, admission: Admission, *, may_lose_held: bool = False) -> None:
         """``may_lose_held``: what the first stage has still in hand for one branch may be lost in another one."""
-        self.admission, self.may_lose_held = admission, may_lose_held
-        self._waiting: set[bytes] = set()
-        """What was at the entry when it was looked at last because of a loss."""
+        self.admission = admission
         self._patience = Patience(admission.max_wait_s)
-        self.latencies = Latencies()
-        self.num_answered = self.num_failed = self.num_refused = self.num_repeated = self.num_retried = 0
+        self.latencies = Latencies(NUM_LATENCIES)
+        self.num_answered = self.num_failed = self.num_refused = self.num_repeated = 0
         self._open: dict[bytes, Open] = {}
+        self.retries = Retries(self._open, self.latencies, may_lose_held=may_lose_held)
         self._open_bytes = 0
         self._deadlines: list[tuple[float, bytes]] = []
         self._chosen: dict[str, Open] = {}
         self._kept: OrderedDict[str, tuple[float, int, Any]] = OrderedDict()
         self._kept_bytes = 0
-        self._recheck: list[tuple[float, float]] = []  # when, and for what was opened before
         self._rate: deque[float] = deque(maxlen=64)  # of answers
 
     def __len__(self) -> int:
@@ -180,46 +158,6 @@ class Requests:
             if request is not None and request.deadline <= now:
                 late.append(request)
         return late
-
-    # ---- requests that were lost on their way
-
-    @property
-    def patience_s(self) -> float:
-        """How long a request may take that nothing has happened to."""
-        return max(RECHECK_FACTOR * self.latencies.quantile(0.99), RECHECK_S)
-
-    def replica_lost(self, *, now: float) -> None:
-        """A replica is gone. Two at once may have taken the only copies of a result with them: look again soon."""
-        self._recheck.append((now + self.patience_s, now))
-
-    def to_retry(self, *, now: float, held: Callable[[bytes], bool] = lambda _: False) -> list[Open]:
-        """Return the requests that should have been answered since a loss, and are to be sent again from the start.
-
-        ``held``: says of an id whether the request is still in flight at the entry, so that nothing of it can be lost,
-        unless the first stage feeds several: then it is looked at again until a while after it has gone on from there.
-        """
-        due = [before for at, before in self._recheck if at <= now]
-        if not due:
-            return []
-        self._recheck = [(at, before) for at, before in self._recheck if at > now]
-        before = max(due)
-        late = [request for request in self._open.values() if request.sent_at <= before]
-        waiting = {request.id for request in late if held(request.id)}
-        if self.may_lose_held:
-            waiting_before, self._waiting = self._waiting, waiting
-            waiting = waiting.union(request.id for request in late if request.id in waiting_before)
-            if waiting:
-                self._recheck.append((now + self.patience_s, before))
-        return [request for request in late if request.id not in waiting and self.may_retry(request, now=now)]
-
-    def may_retry(self, request: Open, *, now: float) -> bool:
-        """Count another attempt, and return whether it may be made."""
-        if request.attempt >= MAX_ATTEMPTS:
-            return False
-        request.attempt += 1
-        request.sent_at = now
-        self.num_retried += 1
-        return True
 
     # ---- inside
 

@@ -359,7 +359,7 @@ class GatewayMember(Member):
         if isinstance(order, orders.Readiness):
             self._hear_readiness(order)
         elif isinstance(order, orders.Whereabouts):
-            self.ingress.told_where({bytes.fromhex(id_): place for id_, place in order.at.items()})
+            self.ingress.whereabouts.told({bytes.fromhex(id_): place for id_, place in order.at.items()})
         elif isinstance(order, orders.Drain):
             self._start(self._drain())
         else:

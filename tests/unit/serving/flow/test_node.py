@@ -144,7 +144,7 @@ async def test_a_branch_may_be_slow_and_the_other_waits_for_it() -> None:
                 await asyncio.sleep(0.2)
         assert p.replicas["b-1"].node.window >= 60
         assert asyncio.get_running_loop().time() - began < 5
-        assert p.ingress.requests.num_retried == 0
+        assert p.ingress.requests.retries.num_retried == 0
         await p.wait_idle()
 
 
@@ -471,7 +471,7 @@ async def test_what_two_lost_replicas_in_a_row_had_is_sent_again_from_the_start(
         await p.add("c-2")
         await p.add("b-2")
         assert [value(answer) for answer in await asyncio.gather(*asking)] == [8.0 * number for number in range(10)]
-        assert p.ingress.requests.num_retried >= 10
+        assert p.ingress.requests.retries.num_retried >= 10
         await p.wait_idle()
 
 
@@ -718,7 +718,7 @@ async def test_a_result_that_waits_for_the_next_stage_is_not_replaced_by_a_doubt
         await until(lambda: p.replicas["c-1"].statistics().in_flight == 1)
         await until(lambda: not p.replicas["n-1"]._open)
         p.kill("c-1")
-        await until(lambda: p.ingress.requests.num_retried == 1)
+        await until(lambda: p.ingress.requests.retries.num_retried == 1)
         await asyncio.sleep(0.1)
         assert not p.replicas["n-1"]._doubtful
         await p.add("c-2", work=double)
@@ -782,10 +782,10 @@ async def test_a_part_outlives_who_sent_it_where_it_waits_for_the_other() -> Non
         asking = asyncio.ensure_future(p.ingress.infer(tensor(1), timeout_s=10))
         await until(lambda: bool(p.replicas["m-1"]._open) and not p.replicas["p-1"].node.in_flight["a"])
         p.kill("a-1")
-        p.ingress.requests._recheck.clear()  # it is not sent again
+        p.ingress.requests.retries._recheck.clear()  # it is not sent again
         await p.add("b-1")
         assert value(await asyncio.wait_for(asking, 8)) == 16
-        assert p.ingress.requests.num_retried == 0
+        assert p.ingress.requests.retries.num_retried == 0
         await p.add("a-2")
         await p.wait_idle()
 
@@ -821,7 +821,7 @@ async def test_a_branch_that_was_lost_behind_another_stage_is_made_again_while_t
         p.kill("m-1")
         for name in ("m-2", "a-2"):
             await p.add(name)
-        await until(lambda: p.ingress.requests.num_retried > 0)
+        await until(lambda: p.ingress.requests.retries.num_retried > 0)
         await p.add("b-1")
         assert value(await asyncio.wait_for(asking, 8)) == 16
         await p.wait_idle()

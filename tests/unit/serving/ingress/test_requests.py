@@ -89,43 +89,43 @@ def test_deadlines_are_told_once_and_those_of_closed_requests_use_no_memory() ->
 def test_after_a_loss_only_what_could_be_lost_is_sent_again_and_not_for_ever() -> None:
     requests = Requests(Admission())
     before, held = opened(requests, 1), opened(requests, 2)
-    requests.replica_lost(now=1.0)
+    requests.retries.replica_lost(now=1.0)
     opened(requests, 3, now=1.1)
-    assert requests.to_retry(now=1.2) == []
-    assert requests.to_retry(now=1.3, held=lambda id_: id_ == held.id) == [before]
+    assert requests.retries.to_retry(now=1.2) == []
+    assert requests.retries.to_retry(now=1.3, held=lambda id_: id_ == held.id) == [before]
     assert before.attempt == 2
-    assert requests.to_retry(now=1.4) == []
+    assert requests.retries.to_retry(now=1.4) == []
     for attempt in range(3, 10):
-        requests.replica_lost(now=float(attempt))
-        again = requests.to_retry(now=attempt + 0.5)
+        requests.retries.replica_lost(now=float(attempt))
+        again = requests.retries.to_retry(now=attempt + 0.5)
         assert (before in again) == (attempt <= MAX_ATTEMPTS)
 
 
 def test_a_loss_that_is_noted_twice_costs_one_attempt() -> None:
     requests = Requests(Admission())
     request = opened(requests, 1)
-    requests.replica_lost(now=1.0)
-    requests.replica_lost(now=1.05)
-    assert requests.to_retry(now=1.27) == [request]
-    assert requests.to_retry(now=1.4) == []
+    requests.retries.replica_lost(now=1.0)
+    requests.retries.replica_lost(now=1.05)
+    assert requests.retries.to_retry(now=1.27) == [request]
+    assert requests.retries.to_retry(now=1.4) == []
     assert request.attempt == 2
-    requests.replica_lost(now=2.0)
-    assert requests.to_retry(now=2.5) == [request]
+    requests.retries.replica_lost(now=2.0)
+    assert requests.retries.to_retry(now=2.5) == [request]
 
 
 def test_what_the_first_stage_had_for_one_branch_is_looked_at_again_when_it_has_gone_on() -> None:
     requests = Requests(Admission(), may_lose_held=True)
     request, other = opened(requests, 1), opened(requests, 2)
     held = {request.id, other.id}
-    requests.replica_lost(now=1.0)
+    requests.retries.replica_lost(now=1.0)
     for now in (1.3, 1.6, 1.9):
-        assert requests.to_retry(now=now, held=held.__contains__) == []
+        assert requests.retries.to_retry(now=now, held=held.__contains__) == []
     held.clear()
-    assert requests.to_retry(now=2.2, held=held.__contains__) == [], "they have just gone on"
+    assert requests.retries.to_retry(now=2.2, held=held.__contains__) == [], "they have just gone on"
     requests.answered(other.id, None, 1, now=2.3)
-    assert requests.to_retry(now=2.5, held=held.__contains__) == [request]
-    assert requests.to_retry(now=9.0, held=held.__contains__) == []
-    assert not requests._recheck
+    assert requests.retries.to_retry(now=2.5, held=held.__contains__) == [request]
+    assert requests.retries.to_retry(now=9.0, held=held.__contains__) == []
+    assert not requests.retries._recheck
 
 
 def test_bounds_may_be_any_numbers_and_travel() -> None:
@@ -142,7 +142,7 @@ def test_quantiles_are_of_the_last_answers() -> None:
     for number in range(1, 101):
         requests.latencies.add(float(number))
     assert (requests.latencies.quantile(0.5), requests.latencies.quantile(0.99)) == (50.0, 99.0)
-    assert requests.patience_s == 4 * 99.0
+    assert requests.latencies.patience_s == 4 * 99.0
 
 
 def test_nothing_is_taken_in_while_the_first_that_waits_has_waited_for_long() -> None:
