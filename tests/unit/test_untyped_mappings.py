@@ -28,7 +28,6 @@ MAY_HAVE = {
     "serving/deployment.py": "a status as JSON, for people's programs",
     "serving/gateway/endpoints/openapi.py": "a document of OpenAPI",
     "serving/generation/stage.py": "a state_dict",
-    "serving/control/client/deployment_file.py": "a file before it is checked: another release may have written it",
     "serving/ingress/requests.py": "tensors by the user's names",
     "serving/member/member.py": "a state_dict",
     "serving/tracing/exporter.py": "the attributes of a span, which may be anything",

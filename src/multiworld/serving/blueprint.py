@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pickle
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +13,7 @@ from ..model.work import import_work, set_up_work
 from ..wire.messages import Json
 from .errors import DeploymentError
 from .graph import Graph, Stage
+from .whole_file import whole_file
 
 if TYPE_CHECKING:
     from .generation.loop import GenerationOptions
@@ -60,12 +59,14 @@ class Blueprint:
         works.mkdir(mode=MINE, parents=True, exist_ok=True)
         for stage in self.stages:
             if not isinstance(stage.work, str):
-                _write(works / f"{stage.name}.pickle", self._pickled(stage, "work", stage.work))
+                with whole_file(works / f"{stage.name}.pickle") as file:
+                    file.write(self._pickled(stage, "work", stage.work))
             self._pickled(stage, "canary", stage.canary)
         named = tuple(
             stage if isinstance(stage.work, str) else replace(stage, work=_in_file(stage)) for stage in self.stages
         )
-        _write(folder / GRAPH_FILE, pickle.dumps(replace(self, stages=named)))
+        with whole_file(folder / GRAPH_FILE) as file:
+            pickle.dump(replace(self, stages=named), file)
 
     def _pickled(self, stage: Stage, name: str, value: Any) -> bytes:
         try:
@@ -100,17 +101,3 @@ def _in_file(stage: Stage) -> str:
 
 def _read(folder: Path, name: str) -> Any:
     return pickle.loads((folder / WORKS / f"{name.removeprefix('file:')}.pickle").read_bytes())
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all: a process that starts meanwhile reads the old one."""
-    temporary = path.with_suffix(f".{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise

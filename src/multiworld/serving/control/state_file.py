@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 
 from ...errors import MessageError
-from ...wire.messages import from_json, to_json
+from ...wire.messages import decode, encode
+from ..whole_file import whole_file
 from .fleet.saved import SavedFleet
 
 
@@ -16,31 +15,28 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._last = ""
+        self._last = b""
         self._removed = False
 
     def read(self) -> SavedFleet | None:
         """Return what was written last; None if nothing was. Raises ValueError for a file that is not ours."""
         try:
-            text = self.path.read_text()
+            data = self.path.read_bytes()
         except FileNotFoundError:
             return None
         try:
-            return from_json(SavedFleet, json.loads(text))
+            return decode(SavedFleet, data)
         except MessageError as error:
             raise ValueError(f"{self.path} does not hold a controller's state: {error}") from None
 
     def write(self, state: SavedFleet) -> None:
         """Replace the file at once, if that changes anything. Raises OSError."""
-        text = json.dumps(to_json(state), separators=(",", ":"))
-        if text == self._last or self._removed:
+        data = encode(state)
+        if data == self._last or self._removed:
             return
-        fresh = self.path.with_suffix(".new")
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-        fresh.replace(self.path)
-        self._last = text
+        with whole_file(self.path) as file:
+            file.write(data)
+        self._last = data
 
     def remove(self) -> None:
         """The deployment has ended; there is nothing to take over."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DeploymentError
+from ..whole_file import whole_file
 
 
 class WeightsStore:
@@ -60,11 +60,8 @@ class WeightsStore:
             tensors = {**_read(over), **tensors}
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._path(stage, version)
-        fresh = path.with_suffix(".new")
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
+        with whole_file(path) as file:
             torch.save(tensors, file)
-        fresh.replace(path)
         return str(path)
 
 

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import fcntl
 import ipaddress
-import json
 import os
 import re
 import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
+from ....errors import MessageError
 from ....process.facts import network_space, process_space
 from ....wire.endpoints.token import check_token
+from ....wire.messages import decode, encode, sparse
 from ....world.processes.procfs import EXITED, process_start_time, process_state
 from ...errors import DeploymentError
 from ...locked_folder import WORKS_PREFIX
+from ...whole_file import whole_file
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 LOCK = ".lock"
@@ -28,6 +29,7 @@ UNKNOWN = ""
 """The space of those that were written by a version that knew of none: they are of this one."""
 
 
+@sparse
 @dataclass(frozen=True, kw_only=True)
 class DeploymentRecord:
     """Where the controller of a deployment listens. ``pid`` and ``start_time`` (ticks since boot) name its owner."""
@@ -47,14 +49,19 @@ class DeploymentRecord:
     """Where ``pid`` means something: containers may share folders."""
     network_space: str = ""
     """Where its loopback addresses do."""
-    path: Path | None = field(default=None, compare=False)
+    path: str = field(default="", compare=False)
     """Of its file, as it was read: the same folder may be elsewhere in another container."""
+
+    def __post_init__(self) -> None:
+        check_token(self.token)
+        ipaddress.ip_address(self.address[0])
 
     @property
     def is_running(self) -> bool:
         if self.is_of_this_space:
             return process_state(self.pid, self.start_time) != EXITED
-        return self.path is not None and _read(self.path) == self and _is_held(self.path)
+        path = Path(self.path)
+        return bool(self.path) and _read(path) == self and _is_held(path)
 
     @property
     def is_of_this_space(self) -> bool:
@@ -64,9 +71,6 @@ class DeploymentRecord:
     def is_reachable(self) -> bool:
         """Whether its addresses mean something here: one of another container may be out of reach."""
         return self.network_space in (UNKNOWN, network_space()) or not ipaddress.ip_address(self.address[0]).is_loopback
-
-
-FIELDS = {each.name for each in fields(DeploymentRecord)} - {"path"}
 
 
 class DeploymentFile:
@@ -267,35 +271,18 @@ def _locked(folder: Path) -> Iterator[None]:
 def _read(path: Path) -> DeploymentRecord | None:
     """Return None for what is not there, or was not written here."""
     try:
-        written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        known = {name: written[name] for name in FIELDS if name in written}  # a later version may write more of them
-        host, port = known.pop("address")
-        http = known.pop("http", None)
-        at = None if http is None else (str(http[0]), int(http[1]))
-        check_token(known["token"])
-        ipaddress.ip_address(host)
-        known |= {name: int(known[name]) for name in ("pid", "start_time")}
-        return DeploymentRecord(address=(str(host), int(port)), http=at, path=path, **known)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return replace(decode(DeploymentRecord, path.read_bytes()), path=str(path))
+    except (OSError, MessageError):
         return None
 
 
 def _write(path: Path, record: DeploymentRecord) -> int:
-    """Whole or not at all, and never readable by others. Return the descriptor that holds its lock."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # it is nobody else's yet
-        written = asdict(record)
-        del written["path"]
-        with open(descriptor, "w", encoding="utf-8", closefd=False) as file:
-            json.dump(written, file)
-        os.replace(new, path)
-    except BaseException:
-        os.close(descriptor)
-        new.unlink(missing_ok=True)
-        raise
-    return descriptor
+    """Return the descriptor that holds its lock."""
+    with whole_file(path) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # it is nobody else's yet
+        file.write(encode(record))
+        file.flush()
+        return os.dup(file.fileno())
 
 
 def _is_held(path: Path) -> bool:
