@@ -8,6 +8,7 @@ read when an interpreter starts, gets a new interpreter. Tests about how a comma
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import inspect
 import os
@@ -23,8 +24,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
 from multiworld.process.spawn.fresh import become_fresh, reset_signals, take_descriptors
 from multiworld.process.spawn.python_program import new_main, prepare, run_to_the_end
+from multiworld.testing.hosts import NAMESPACES
 
-__all__ = ["DEVNULL", "Popen", "Program", "become_program", "fork_by", "read_at_start", "run"]
+__all__ = ["DEVNULL", "Popen", "Program", "become_program", "enter_netns", "fork_by", "read_at_start", "run"]
 
 CONSOLE_SCRIPT = str(Path(sys.executable).with_name("multiworld"))
 READ_AT_START = ("PYTHON", "LD_", "LANG", "LC_", "MALLOC_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "MULTIWORLD_NATIVE")
@@ -32,6 +34,8 @@ READ_AT_START = ("PYTHON", "LD_", "LANG", "LC_", "MALLOC_", "OMP_", "MKL_", "OPE
 UNBUFFERED = "PYTHONUNBUFFERED"
 CODE = "code"  # that ``python -c`` runs: a kind of program besides those of ``EntrypointKind``
 DEVNULL = subprocess.DEVNULL
+ON_HOST = ("ip", "netns", "exec")  # the name of a network namespace follows, then a command
+CLONE_NEWNET = 0x40000000
 Fork = Callable[["Program", Sequence[int]], int]
 """Forks a program with these descriptors: the standard ones, then those passed. Returns the pid of our new child."""
 
@@ -50,6 +54,8 @@ class Program:
     """The signals that its parent ignores."""
     passed: Sequence[int]
     """The numbers of the descriptors that it has besides the standard ones."""
+    netns: str | None
+    """The network namespace that it runs in, if another one than its parent."""
 
 
 def read_at_start(env: Mapping[str, str]) -> dict[str, str]:
@@ -63,6 +69,8 @@ def become_program(program: Program, ends: Sequence[int], base_path: Sequence[st
         os.setsid()
     reset_signals(frozenset(program.ignored))
     _take_descriptors(program, ends)
+    if program.netns is not None:
+        enter_netns(program.netns)
     os.chdir(program.cwd)
     become_fresh(program.env, None)
     if not program.env.get(UNBUFFERED):
@@ -101,6 +109,17 @@ def _buffer_output() -> None:
         stream = open(fd, "w", buffering, was.encoding, was.errors, closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+
+
+def enter_netns(name: str) -> None:
+    """Move this process, which has one thread, into a network namespace."""
+    namespace = os.open(NAMESPACES / name, os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).setns(namespace, CLONE_NEWNET) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), name)
+    finally:
+        os.close(namespace)
 
 
 def fork_by(fork: Fork | None) -> None:
@@ -166,7 +185,8 @@ def _program(how: Mapping[str, Any]) -> Program | None:
     env = dict(os.environ if how["env"] is None else how["env"])
     if asked or any(of_other_owner) or in_other_group or read_at_start(env) != read_at_start(os.environ):
         return None
-    if (named := _named(how["args"])) is None:
+    netns, command = _on_host(how["args"])
+    if (named := _named(command)) is None:
         return None
     kind, target, arguments = named
     ignored = [each for each in signal.valid_signals() if signal.getsignal(each) == signal.SIG_IGN]
@@ -179,7 +199,15 @@ def _program(how: Mapping[str, Any]) -> Program | None:
         leads_session=how["start_new_session"],
         ignored=ignored,
         passed=list(how["pass_fds"]),
+        netns=netns,
     )
+
+
+def _on_host(command: object) -> tuple[str | None, object]:
+    """Return the network namespace in which a command runs, if it says one, and the command without it."""
+    if isinstance(command, (list, tuple)) and tuple(command[:3]) == ON_HOST and len(command) > 4:
+        return command[3], command[4:]
+    return None, command
 
 
 def _named(command: object) -> tuple[str, str, list[str]] | None:

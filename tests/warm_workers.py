@@ -7,7 +7,6 @@ and so do all of modules marked ``cold``: those about how workers start. The nur
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import json
@@ -23,9 +22,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from multiworld.process.spawn.forking import adopt_orphans, fork, is_adopting_orphans
-from multiworld.testing.hosts import NAMESPACES
 from multiworld.testing.worker_process import ChildProcess, Ends
-from tests.warm_programs import Program, become_program, read_at_start
+from tests.warm_programs import Program, become_program, enter_netns, read_at_start
 
 __all__ = ["Nursery", "serve"]
 
@@ -42,7 +40,6 @@ PRELOADED = (
     "multiworld.serving.launch",
 )
 USUAL_ENV = {"PYTHONUNBUFFERED": "1"}  # besides that of the tests
-CLONE_NEWNET = 0x40000000
 PID_BYTES = 8
 ORDER_BYTES = 128 * 1024
 MAX_ENDS = 16
@@ -173,17 +170,6 @@ def _become_worker(ends: Ends, name: str, target: str, netns: str | None, env: M
         os.dup2(fd, output)
         os.close(fd)
     if netns is not None:
-        _enter(netns)
+        enter_netns(netns)
     sys.argv = ["-c", name, target]
     main(ends.report_fd, ends.command_fd)
-
-
-def _enter(netns: str) -> None:
-    """Move this process, which has one thread, into a network namespace."""
-    namespace = os.open(NAMESPACES / netns, os.O_RDONLY)
-    try:
-        if ctypes.CDLL(None, use_errno=True).setns(namespace, CLONE_NEWNET) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), netns)
-    finally:
-        os.close(namespace)

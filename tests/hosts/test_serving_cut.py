@@ -16,6 +16,7 @@ import pytest
 from multiworld.testing import Network, scaled
 from multiworld.testing.deadlines import wait_until
 from multiworld.testing.hosts import Host
+from tests import warm_programs
 
 APP = """
 from multiworld.serving import Pipeline, Stage
@@ -107,7 +108,7 @@ class Served:
         return (self.folder / "log").read_text()
 
     def status(self) -> dict[str, Any]:
-        done = subprocess.run(
+        done = warm_programs.run(
             [*("ip", "netns", "exec", self.first.netns), *COMMAND, "status", "--json"],
             env={**os.environ, "XDG_RUNTIME_DIR": str(self.folder)},
             capture_output=True,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from multiworld.process.spawn import interpreter
-from multiworld.testing import worker_group
+from multiworld.testing import hosts, worker_group
 from tests import warm_programs
 from tests.warm_workers import Nursery
 
@@ -23,9 +25,12 @@ def nursery() -> Iterator[Nursery]:
 
 @pytest.fixture(scope="module", autouse=True)
 def warm_workers(nursery: Nursery, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fork the workers of ``WorkerGroup`` and the hosts of deployments, except in modules marked ``cold``."""
+    """Fork the workers of ``WorkerGroup``, the hosts of deployments and what is started on simulated hosts, except in
+    modules marked ``cold``.
+    """
     with pytest.MonkeyPatch.context() as patch:
         if request.node.get_closest_marker("cold") is None:
             patch.setattr(worker_group, "ChildProcess", nursery.start)
             patch.setattr(interpreter, "subprocess", warm_programs)
+            patch.setattr(hosts, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": warm_programs.Popen}))
         yield

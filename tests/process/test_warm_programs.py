@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from multiworld.testing import Network, hosts_available
 from tests import warm_programs
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -49,6 +50,13 @@ import sys, time
 print(f"here {'torch' in sys.modules}", flush=True)
 time.sleep(60)
 """
+NETWORK = """
+import os, subprocess, sys
+
+addresses = subprocess.run(["ip", "-brief", "address"], capture_output=True, text=True, check=True).stdout
+print("torch" in sys.modules, os.readlink("/proc/self/ns/net"), addresses.replace("/", " "))
+"""
+NO_HOSTS = hosts_available()
 
 
 def facts(popen: Callable[..., Any], command: list[str], **how: Any) -> tuple[int, dict[str, Any], str]:
@@ -86,6 +94,23 @@ def test_a_forked_program_is_ended_by_signals(tmp_path: Path, signum: signal.Sig
         assert process.wait(20) == -signum
         _, errors = process.communicate()
     assert ("KeyboardInterrupt" in errors) == (signum == signal.SIGINT)
+
+
+@pytest.mark.skipif(NO_HOSTS is not None, reason=NO_HOSTS or "")
+def test_a_program_on_a_simulated_host_is_forked_and_finds_its_network(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(NETWORK)
+    with Network(2) as network:
+        for host in network.hosts:
+            command = ["ip", "netns", "exec", host.netns, sys.executable, str(tmp_path / "program.py")]
+            found = [
+                run(command, capture_output=True, text=True, check=True) for run in (warm_programs.run, subprocess.run)
+            ]
+            forked, started = (each.stdout.split() for each in found)
+            assert (forked[0], started[0]) == ("True", "False")
+            assert forked[1:] == started[1:]
+            assert host.address in forked
+        with host.popen(sys.executable, str(tmp_path / "program.py"), stdout=subprocess.PIPE) as process:
+            assert process.communicate()[0].split() == [part.encode() for part in forked]
 
 
 def test_variables_that_are_read_at_the_start_get_a_new_interpreter(tmp_path: Path) -> None:
