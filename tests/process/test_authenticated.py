@@ -47,7 +47,7 @@ def put_in(connection: Connection, data: bytes) -> None:
 
 
 def links(world: mw.World) -> Iterable[Connection]:
-    return [link._connection for link in world._owner._switchboard.links.values()]  # type: ignore[attr-defined]
+    return [link._connection for link in world._owner._connections.links.values()]  # type: ignore[attr-defined]
 
 
 def data_connections(world: mw.World) -> Iterable[Connection]:

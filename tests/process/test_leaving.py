@@ -17,7 +17,7 @@ from multiworld.testing import Deadline, scaled
 from multiworld.wire.connection.connection import Connection
 from multiworld.wire.connection.sink import ConnectionSink
 from multiworld.wire.progress.operation import Operation, pass_on
-from multiworld.world.links.switchboard import Switchboard
+from multiworld.world.links.peer_connections import PeerConnections
 from multiworld.world.liveness import Cause, Lost
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -127,20 +127,20 @@ async def test_every_store_that_is_served_on_a_free_port_has_its_own() -> None:
 
 async def test_nothing_keeps_the_connections_of_a_world_that_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that came before their world was known waited, and the deadline for that outlived them by half a minute."""
-    expect = Switchboard.expect_data
+    expect = PeerConnections.expect_data
 
     def expect_late(
-        switchboard: Switchboard, uid: str, rank: int, sink: ConnectionSink, *, authenticated: bool
+        connections: PeerConnections, uid: str, rank: int, sink: ConnectionSink, *, authenticated: bool
     ) -> Operation[Connection]:
         expected: Operation[Connection] = Operation()
 
         def expect_now() -> None:
-            pass_on(expect(switchboard, uid, rank, sink, authenticated=authenticated), expected)
+            pass_on(expect(connections, uid, rank, sink, authenticated=authenticated), expected)
 
-        switchboard._loop.call_later(0.05, expect_now)
+        connections._loop.call_later(0.05, expect_now)
         return expected
 
-    monkeypatch.setattr(Switchboard, "expect_data", expect_late)
+    monkeypatch.setattr(PeerConnections, "expect_data", expect_late)
     before = count_streams()
     async with mw.WorldManager() as first, mw.WorldManager() as second:
         url = first.serve_store("tcp://127.0.0.1:0")
@@ -202,7 +202,7 @@ async def test_a_peer_that_does_not_answer_keeps_nobody_from_the_next_generation
 @pytest.mark.sources
 async def test_a_peer_that_is_lost_is_not_waited_for() -> None:
     async with left_beside_a_mute_peer() as (managers, world, _):
-        link = next(link for link in managers[1]._switchboard.links.values() if link.peer.id == managers[0]._id)
+        link = next(link for link in managers[1]._connections.links.values() if link.peer.id == managers[0]._id)
         lost = Lost(link.peer.id, Cause.DIED, "as the test says", 0.0)
         managers[1]._loop.call_soon(lambda: managers[1]._peer_lost(link, lost))
         await asyncio.wait_for(world.leave(), scaled(2))
@@ -250,7 +250,7 @@ async def test_a_peer_that_ends_hard_after_it_has_left_breaks_no_collective_that
         deadline = Deadline(scaled(2))
         while 0 not in entry.leaving and not deadline.expired:  # noqa: ASYNC110 - nothing announces it
             await asyncio.sleep(0.005)
-        link = next(link for link in third._switchboard.links.values() if link.peer.id == first._id)
+        link = next(link for link in third._connections.links.values() if link.peer.id == first._id)
         lost = Lost(link.peer.id, Cause.DIED, "as the test says", 0.0)
         third._loop.call_soon(lambda: third._peer_lost(link, lost))
         await asyncio.sleep(0.05)

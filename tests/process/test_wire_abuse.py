@@ -101,7 +101,7 @@ class Target:
         self.managers, self.url = (first, second), url
         self.manager_id = first._id
         self.store = ("127.0.0.1", int(url.rpartition(":")[2]))
-        self.member = ("127.0.0.1", next(iter(first._switchboard._listeners.values())).port)
+        self.member = ("127.0.0.1", next(iter(first._connections._listeners.values())).port)
         self.rounds = 0
         self.worked = asyncio.Event()
 
@@ -359,7 +359,7 @@ async def test_a_data_connection_that_is_called_twice_is_refused() -> None:
         def call_again_and_again() -> None:
             first = Stranger(target.member, target)
             first.prove(**fields)
-            assert wait_until(lambda: "ab" * 16 in target.managers[0]._switchboard._called, timeout_s=5)
+            assert wait_until(lambda: "ab" * 16 in target.managers[0]._connections._called, timeout_s=5)
             for gone in (False, True):
                 if gone:  # which makes no room for the next
                     first.vanish()
@@ -381,7 +381,7 @@ async def test_of_a_world_that_is_over_nobody_keeps_who_called() -> None:
         world.abort()
 
     async with working_world() as target:
-        boards = [manager._switchboard for manager in target.managers]
+        boards = [manager._connections for manager in target.managers]
         before = [set(board._called) for board in boards]
         assert sum(map(len, before)) == 1
         for end in (leave, abort):

@@ -71,7 +71,7 @@ MODULES = (
     "wire.progress.interest",
     "wire.progress.operation",
     "wire.progress.waiting",
-    "wire.seldom",
+    "wire.rate_limited_log",
     "world.operations.delivery",
 )
 """Their names in the package."""

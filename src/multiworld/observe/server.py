@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from ..wire.descriptors import is_reserved
 from ..wire.endpoints.addresses import listen_at, show
 from ..wire.endpoints.admission import MAX_IN_RESERVE
-from ..wire.seldom import Seldom
+from ..wire.rate_limited_log import RateLimitedLog
 from .site import Answer, Request, Site
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class PageServer:
         self._sock = listen_at(host, port, BACKLOG)
         self._sock.setblocking(True)
         self.port: int = self._sock.getsockname()[1]
-        self._say_paused = Seldom(logger.warning)
+        self._say_paused = RateLimitedLog(logger.warning)
         self._threads: set[threading.Thread] = set()
         self._start(threading.Thread(target=self._serve, name="multiworld-page", daemon=True))
 

@@ -26,22 +26,22 @@ from ..errors import (
 from ..events import Event, PeerLost, PeerSuspected, WorldBroken, WorldFormed, WorldLeft
 from ..wire.endpoints.names import is_address
 from ..wire.endpoints.token import check_token, warn_of_weakness
+from ..wire.progress.compute_thread import ComputeThread
 from ..wire.progress.operation import Operation, StepsCancelled, drive, settler
 from ..wire.progress.thread import ProgressThread
 from ..wire.progress.waiting import pause, run_in_thread, wait_async, wait_blocking, wait_to_the_end
-from ..wire.progress.worker import Worker
 from .blocking_manager import BlockingManager
 from .detector import Detector
 from .joining.join_request import JoinRequest, check_request
 from .joining.joining import Joining
 from .joining.membership import Entry, Membership
-from .joining.stores import StoreDesk
+from .joining.stores import Stores
 from .launcher.launched import MAX_JOB_NAME, launched, token_of_environment
 from .launcher.news import Left, News, news_of
 from .launcher.process_link import open_link, release_link
 from .links.link import Link
 from .links.messages import Goodbye, MemberLeft, MemberReady, WorldNews, WorldRevoked, unpack_news
-from .links.switchboard import Switchboard
+from .links.peer_connections import PeerConnections
 from .liveness import DEFAULT_LEASE_S, Cause, LivenessPolicy, Lost
 from .operations.several import together
 from .processes.lifetime import unwatch_process, watch_process
@@ -114,21 +114,23 @@ class WorldManager:
         self._finishing = threading.Lock()
         self._events: Broadcaster[Event] = Broadcaster()
         self._loop = ProgressThread(f"multiworld-{self._id[:6]}")
-        self._worker = Worker(f"multiworld-worker-{self._id[:6]}")
+        self._compute_thread = ComputeThread(f"multiworld-compute-{self._id[:6]}")
         self._membership = Membership()
         self._detector = Detector(
             self._loop, policy, secret, self._id, on_lost=self._peer_lost, on_suspected=self._peer_suspected
         )
-        self._switchboard = Switchboard(self._loop, self, policy, secret, job, self._id, on_link=self._detector.watch)
-        self._switchboard.is_launched = launch is not None
-        self._stores = StoreDesk(self._loop, secret, host)
+        self._connections = PeerConnections(
+            self._loop, self, policy, secret, job, self._id, on_link=self._detector.watch
+        )
+        self._connections.is_launched = launch is not None
+        self._stores = Stores(self._loop, secret, host)
         self._launcher = None if launch is None else open_link(launch)
         self._joins = Joining(
             self,
             self._worlds,
             loop=self._loop,
-            worker=self._worker,
-            switchboard=self._switchboard,
+            compute_thread=self._compute_thread,
+            connections=self._connections,
             membership=self._membership,
             stores=self._stores,
             host=host,
@@ -302,7 +304,7 @@ class WorldManager:
             world.parted.add_callback(partial(self._parted_from, world))
         else:
             self._revoke(entry, error)
-        self._loop.call_soon(lambda: self._switchboard.forget_world(entry.uid, error))
+        self._loop.call_soon(lambda: self._connections.forget_world(entry.uid, error))
 
     def world_broke(self, world: World, error: WorldBrokenError) -> None:
         level = logging.INFO if isinstance(error, PeerLeftError) else logging.WARNING
@@ -317,13 +319,13 @@ class WorldManager:
         rank = entry.world.rank if isinstance(error, StaleGenerationError) else error.rank
         news = WorldRevoked(world=entry.uid, rank=rank, cause=cause, detail=error.cause, by=entry.world.rank)
         for peer in entry.peers():
-            self._switchboard.tell(peer, news)
+            self._connections.tell(peer, news)
 
     def _say_left(self, entry: Entry, rank: int) -> None:
         """Tell the others that we have left, as that rank has; they may still be in collectives that are over here."""
         left = MemberLeft(world=entry.uid, rank=rank, collectives=entry.world.rounds.num_started)
         for peer in entry.peers():
-            self._switchboard.tell(peer, left)
+            self._connections.tell(peer, left)
 
     def _parted_from(self, world: World, _: Operation[None]) -> None:
         self._parting.pop(world, None)
@@ -394,7 +396,7 @@ class WorldManager:
             if entry is not None:
                 self._say_left(entry, world.rank)
                 left = WorldBrokenError(world.name, world.generation, world.rank, "this rank left")
-                self._loop.call_soon(partial(self._switchboard.forget_world, entry.uid, left))
+                self._loop.call_soon(partial(self._connections.forget_world, entry.uid, left))
             try:
                 self.discard(world)
                 self._publish(WorldLeft(world=world.name, generation=world.generation))
@@ -500,7 +502,7 @@ class WorldManager:
         for world, entry in list(self._parting.items()):
             if lost.cause is not Cause.LEFT and entry.rank_of(link.peer.id) >= 0:
                 world.parted.succeed(None)  # it takes nothing any more
-        self._switchboard.drop_link(link)
+        self._connections.drop_link(link)
         link.finish()
 
     def _peer_suspected(self, link: Link, silent_s: float) -> None:
@@ -557,7 +559,7 @@ class WorldManager:
         gone: Operation[None] = Operation()
 
         def release() -> None:
-            for link in list(self._switchboard.links.values()):
+            for link in list(self._connections.links.values()):
                 link.tell(Goodbye())
                 self._detector.forget(link)
                 link.finish()
@@ -577,14 +579,14 @@ class WorldManager:
         def release() -> None:
             self._detector.close()
             self._stores.close()
-            self._switchboard.close()
+            self._connections.close()
 
         with self._finishing:
             if not self._loop.running:
                 return
             self._loop.close_readers()
             self._loop.call_soon(release)
-            self._worker.stop()
+            self._compute_thread.stop()
             self._loop.stop()
             self._events.close()
             unwatch_process(self)

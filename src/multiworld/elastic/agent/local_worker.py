@@ -24,7 +24,7 @@ from ...wire.descriptors import is_scarcity
 from ...wire.progress.operation import Operation
 from ...wire.progress.thread import ProgressThread, Timer
 from ...wire.progress.waiting import run_in_thread
-from ...wire.seldom import Seldom
+from ...wire.rate_limited_log import RateLimitedLog
 from ...world.liveness import Vital
 from ...world.processes.procfs import is_uninterruptible
 from ...world.processes.vitals import observe_process, process_start_time
@@ -275,7 +275,7 @@ class Starter:
         self._kills = MemoryKills()
         self._hostname = socket.gethostname()
         self._processes: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
-        self._say_scarce = Seldom(logger.warning)
+        self._say_scarce = RateLimitedLog(logger.warning)
         self._guard = OrphanGuard(loop)
         self._guard.begin()
         self._servers = ForkServerKeeper(

@@ -18,7 +18,7 @@ from ...wire.endpoints.addresses import family_of
 from ...wire.progress.operation import Operation
 from ...wire.progress.thread import ProgressThread
 from ...wire.progress.waiting import run_in_thread
-from ...wire.seldom import Seldom
+from ...wire.rate_limited_log import RateLimitedLog
 from .shared_port import BACKLOG, FrontDoor
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class MasterKeeper:
         leads: Callable[[MasterStore], bool] = lambda _: False,
     ) -> None:
         self._loop, self._address, self._on_serving, self._leads = loop, address, on_serving, leads
-        self._say_none = Seldom(logger.error)
+        self._say_none = RateLimitedLog(logger.error)
         self.current: MasterStore | None = None
         self._old: list[MasterStore] = []
         self._opening: Operation[MasterStore] | None = None  # the last that was ordered

@@ -18,7 +18,7 @@ from ...wire.descriptors import is_out_of_descriptors, is_reserved
 from ...wire.endpoints.addresses import family_of, listen_at, show
 from ...wire.endpoints.admission import ACCEPTS_AT_ONCE, UNPROVEN_S, Admission
 from ...wire.progress.thread import ProgressThread
-from ...wire.seldom import Seldom
+from ...wire.rate_limited_log import RateLimitedLog
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class FrontDoor:
         self._sock = listen_at(host, port, BACKLOG)
         self.port = int(self._sock.getsockname()[1])
         self._guests: Admission[_Guest] = Admission(show(host, self.port), _Guest.close, _Guest.look)
-        self._say_unknown, self._say_full = Seldom(logger.warning), Seldom(logger.warning)
+        self._say_unknown, self._say_full = RateLimitedLog(logger.warning), RateLimitedLog(logger.warning)
         loop.register(self._sock.fileno(), select.EPOLLIN, self)
 
     def close(self) -> None:

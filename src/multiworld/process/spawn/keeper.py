@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ...wire.progress.thread import ProgressThread
-from ...wire.seldom import Seldom
+from ...wire.rate_limited_log import RateLimitedLog
 from ...world.processes.restarts import Restarts
 from ...world.processes.stopped import StoppedTime
 from .fork_server import ForkServer, Started
@@ -50,7 +50,7 @@ class ForkServerKeeper:
     ) -> None:
         self._loop, self._start, self._running, self._on_forked = loop, start, running, on_forked
         self._restarts = Restarts()
-        self._say_scarce = Seldom(logger.warning)
+        self._say_scarce = RateLimitedLog(logger.warning)
         self._lost: list[ForkServer] = []
         self._owed: list[_Wanted] = []  # while there is no fork server
         self._is_replacing = self._closed = False

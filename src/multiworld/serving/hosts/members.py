@@ -22,7 +22,7 @@ from ...process.spawn.keeper import ForkServerKeeper
 from ...wire.backoff import BackOff
 from ...wire.descriptors import is_scarcity
 from ...wire.progress.thread import ProgressThread, Timer
-from ...wire.seldom import Seldom
+from ...wire.rate_limited_log import RateLimitedLog
 from ...world.processes.restarts import Restarts
 from ...world.processes.stopped import StoppedTime
 from ..member.exit_status import IN_VAIN, Ending, starts_again
@@ -70,7 +70,7 @@ class Members:
         self._servers = ForkServerKeeper(
             loop, server, start_server, running=lambda: self.pids.values(), on_forked=self._guard.watch
         )
-        self._say_scarce = Seldom(logger.warning)
+        self._say_scarce = RateLimitedLog(logger.warning)
         self._look_s, self._stopped_limit_s = look_s, stopped_limit_s
         self._looked_at = time.monotonic()
         self._loop.call_later(look_s, self._look)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
 from ..descriptors import is_reserved
-from ..seldom import Seldom
+from ..rate_limited_log import RateLimitedLog
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Admission(Generic[S]):
         self._where, self._drop, self._look, self._most = where, drop, look, most
         self._silent: dict[S, str] = {}  # both: the first that came stands first
         self._spoken: dict[S, str] = {}
-        self._say_dropped, self._say_paused = Seldom(logger.warning), Seldom(logger.error)
+        self._say_dropped, self._say_paused = RateLimitedLog(logger.warning), RateLimitedLog(logger.error)
 
     def __len__(self) -> int:
         return len(self._silent) + len(self._spoken)

@@ -17,13 +17,13 @@ from ..connection.sink import ConnectionSink
 from ..messages import decode, encode
 from ..progress.operation import Operation
 from ..progress.thread import ProgressThread
-from ..seldom import Seldom
+from ..rate_limited_log import RateLimitedLog
 from . import handshake
 from .addresses import address_of, family_of, is_local, is_ours, show
 
 logger = logging.getLogger(__name__)
 
-_say_garbage = Seldom(logger.warning)  # who dials an address where another service listens tries again and again
+_say_garbage = RateLimitedLog(logger.warning)  # a caller whose address is another service's tries again and again
 
 
 class DialError(MultiworldError):

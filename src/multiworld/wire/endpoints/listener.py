@@ -17,7 +17,7 @@ from ..connection.sink import ConnectionSink
 from ..descriptors import is_out_of_descriptors
 from ..messages import encode, from_json
 from ..progress.thread import ProgressThread
-from ..seldom import Seldom
+from ..rate_limited_log import RateLimitedLog
 from .addresses import is_local, is_ours, listen_at, show
 from .admission import ACCEPTS_AT_ONCE, UNPROVEN_S, Admission
 from .handshake import NONCE_BYTES, TOKEN, DialerHello, HandshakeRefused, check_proof, derive_key, prove, read_hello
@@ -61,8 +61,8 @@ class Listener:
         where = show(self.host or host, self.port)
         self._unproven: Admission[Pending] = Admission(where, _too_many, _read)
         self._closed = False
-        self._say_refused = Seldom(logger.warning)
-        self.say_failed, self.say_garbage = Seldom(say), Seldom(say)
+        self._say_refused = RateLimitedLog(logger.warning)
+        self.say_failed, self.say_garbage = RateLimitedLog(say), RateLimitedLog(say)
         loop.register(self._sock.fileno(), select.EPOLLIN, self)
 
     def __repr__(self) -> str:

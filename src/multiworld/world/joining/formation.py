@@ -12,13 +12,13 @@ from ...channel.base import ChannelContext, DataChannel
 from ...errors import JoinRefusedError, JoinTimeoutError, ProtocolError, StoreError, WorldBrokenError
 from ...store.base import Store
 from ...wire.endpoints.dialer import DialError
+from ...wire.progress.compute_thread import ComputeThread
 from ...wire.progress.operation import Operation, StepsCancelled, drive, settler
 from ...wire.progress.thread import ProgressThread
 from ...wire.progress.waiting import on_progress_thread, pause
-from ...wire.progress.worker import Worker
 from ..links.messages import MemberReady
+from ..links.peer_connections import LinkError, PeerConnections, WorldConnector
 from ..links.peers import PeerInfo
-from ..links.switchboard import LinkError, Switchboard, WorldConnector
 from ..world import World, WorldOwner
 from .join_request import JoinRequest, JoinTarget
 from .membership import Membership
@@ -44,14 +44,15 @@ class Formation:
         channel_class: type[DataChannel],
         *,
         loop: ProgressThread,
-        worker: Worker,
-        switchboard: Switchboard,
+        compute_thread: ComputeThread,
+        connections: PeerConnections,
         membership: Membership,
         owner: WorldOwner,
         report_lost: Callable[[World, int, str], None],
     ) -> None:
         self._request, self._channel_class = request, channel_class
-        self._loop, self._worker, self._switchboard, self._membership = loop, worker, switchboard, membership
+        self._loop, self._compute_thread = loop, compute_thread
+        self._connections, self._membership = connections, membership
         self._owner, self._report_lost = owner, report_lost
         self._deadline = time.monotonic() + request.timeout_s
         self.target: JoinTarget | None = None
@@ -71,7 +72,7 @@ class Formation:
         await on_progress_thread(self._loop)
         request, target = self._request, self.target
         assert target is not None
-        if self._channel_class.authenticates and not self._switchboard.has_token:
+        if self._channel_class.authenticates and not self._connections.has_token:
             reason = f"backend {self._channel_class.name!r} needs a secret to authenticate with: set MULTIWORLD_TOKEN"
             raise JoinRefusedError(request.name, reason)
         invitation = Invitation(
@@ -98,7 +99,7 @@ class Formation:
 
     def _listen(self, host: str) -> PeerInfo:
         try:
-            return self._switchboard.listen(host)
+            return self._connections.listen(host)
         except OSError as error:
             reason = f"cannot listen on {host}: {error.strerror or error}"
             raise JoinRefusedError(self._request.name, reason) from error
@@ -165,7 +166,7 @@ class Formation:
         if ready.done:
             await ready  # a member gave this generation up before we knew of it
         peers = [peer for rank, peer in enumerate(members) if rank != world.rank]
-        links = [self._switchboard.ensure_link(peer, me, min(LINK_S, self._remaining())) for peer in peers]
+        links = [self._connections.ensure_link(peer, me, min(LINK_S, self._remaining())) for peer in peers]
         for link in links:
             await self._unless_broken(world, link)
         channel = self._channel_class(self._context(world, meeting, store, invitation))
@@ -174,7 +175,7 @@ class Formation:
         watch.cancel(StepsCancelled())  # from now on the others may form it, and withdraw their records
         await on_progress_thread(self._loop)
         for peer in peers:
-            self._switchboard.tell(peer, MemberReady(world=meeting.uid, rank=world.rank))
+            self._connections.tell(peer, MemberReady(world=meeting.uid, rank=world.rank))
         await self._unless_broken(world, ready)
         if not world.activate():
             assert world.error is not None
@@ -189,7 +190,7 @@ class Formation:
                 self._report_lost(world, rank, reason)
 
         connector = WorldConnector(
-            self._switchboard,
+            self._connections,
             meeting.uid,
             world.rank,
             invitation.me,
@@ -207,7 +208,7 @@ class Formation:
             connector=connector,
             store=store,
             store_prefix=f"{invitation.job}/{world.name}/channel/{meeting.uid}/",
-            compute=self._worker.run,
+            compute=self._compute_thread.run,
             report_lost=report_lost,
         )
 

@@ -13,19 +13,19 @@ from ...channel.base import DataChannel
 from ...channel.registry import find_channel
 from ...errors import JoinRefusedError, StoreError, WorldBrokenError, WorldClosedError, again
 from ...wire.endpoints.dialer import DialError
+from ...wire.progress.compute_thread import ComputeThread
 from ...wire.progress.operation import Operation, StepsCancelled, drive
 from ...wire.progress.thread import ProgressThread
-from ...wire.progress.worker import Worker
 from ..launcher.link import LaunchLink
-from ..links.switchboard import Switchboard
+from ..links.peer_connections import PeerConnections
 from ..operations.arguments import check_seconds
 from ..state import WorldState
 from ..world import World, WorldOwner
-from .following import Following
+from .elastic_join import ElasticJoin
 from .formation import Formation
 from .join_request import JoinRequest, after, target_of
 from .membership import Membership
-from .stores import StoreDesk
+from .stores import Stores
 
 MAX_MARGIN_S, MARGIN_SHARE = 0.5, 0.2  # of a join's time, kept to find out who did not come
 CLOSED = "the manager was closed meanwhile"
@@ -51,17 +51,18 @@ class Joining:
         worlds: dict[str, World],
         *,
         loop: ProgressThread,
-        worker: Worker,
-        switchboard: Switchboard,
+        compute_thread: ComputeThread,
+        connections: PeerConnections,
         membership: Membership,
-        stores: StoreDesk,
+        stores: Stores,
         host: str | None,
         job: str,
         launcher: LaunchLink | None,
         report_lost: Callable[[World, int, str], None],
     ) -> None:
         self._owner, self._worlds = owner, worlds
-        self._loop, self._worker, self._switchboard, self._membership = loop, worker, switchboard, membership
+        self._loop, self._compute_thread = loop, compute_thread
+        self._connections, self._membership = connections, membership
         self._stores, self._host, self._job, self._report_lost = stores, host, job, report_lost
         self._launcher = launcher
         self._lock = threading.Lock()
@@ -102,8 +103,8 @@ class Joining:
             request,
             channel_class,
             loop=self._loop,
-            worker=self._worker,
-            switchboard=self._switchboard,
+            compute_thread=self._compute_thread,
+            connections=self._connections,
             membership=self._membership,
             owner=self._owner,
             report_lost=self._report_lost,
@@ -181,8 +182,8 @@ class Joining:
             await self._prepare(request)
             if request.follows_launcher:
                 assert self._launcher is not None
-                following = Following(request, formation, self._launcher, self._loop)
-                world = await following.form(partial(self._try, formation, request))
+                elastic = ElasticJoin(request, formation, self._launcher, self._loop)
+                world = await elastic.form(partial(self._try, formation, request))
             else:
                 formation.aim(target_of(request, None))
                 world = await self._try(formation, request)

@@ -26,7 +26,7 @@ DIAL_S = 5.0
 RESOLVER = "multiworld-resolve"
 
 
-class StoreDesk:
+class Stores:
     """Serves and dials. ``serve`` works from any thread but the progress thread; the others are step coroutines."""
 
     def __init__(self, loop: ProgressThread, token: bytes, host: str | None) -> None:

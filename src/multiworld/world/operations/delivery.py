@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 NUM_AHEAD: Final = 2
 """Receives: a large message needs one before it comes, and comes while the one before it is worked on."""
-SELDOM_S: Final = 5e-3
+QUIET_S: Final = 5e-3
 """After such a pause a process finds little in its caches: what can be is done before the next message comes."""
 TURN_S: Final = 0.005  # a peer that sends faster than this delivers would keep the loop from all else
 
@@ -128,7 +128,7 @@ class Delivery:
 
     def _deliver_for_a_turn(self) -> None:
         began = now = time.monotonic()
-        was_quiet = began - self._quiet_since > SELDOM_S
+        was_quiet = began - self._quiet_since > QUIET_S
         has_delivered = False
         while self._pending and self._pending[0].done and not self._over:
             if now > began + TURN_S:

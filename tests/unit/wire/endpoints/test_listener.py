@@ -19,7 +19,7 @@ from multiworld.wire.endpoints.listener import Listener
 from multiworld.wire.messages import encode
 from multiworld.wire.progress.thread import ProgressThread
 from multiworld.wire.progress.waiting import wait_blocking
-from multiworld.wire.seldom import Seldom
+from multiworld.wire.rate_limited_log import RateLimitedLog
 from tests.unit.wire.connected import Sink
 
 
@@ -98,7 +98,7 @@ def test_one_that_awaits_the_answer_to_its_hello_outlasts_those_that_are_silent(
 def test_another_service_at_an_address_that_is_dialed_again_and_again_is_one_line_of_log(
     loop: ProgressThread, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dialer, "_say_garbage", Seldom(dialer.logger.warning))
+    monkeypatch.setattr(dialer, "_say_garbage", RateLimitedLog(dialer.logger.warning))
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(scaled(5))
         port = server.getsockname()[1]

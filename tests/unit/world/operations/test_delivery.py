@@ -13,7 +13,7 @@ from typing import Any
 from multiworld.channel.base import Payload
 from multiworld.errors import WorldClosedError
 from multiworld.wire.progress.operation import Operation
-from multiworld.world.operations.delivery import SELDOM_S, Delivery
+from multiworld.world.operations.delivery import QUIET_S, Delivery
 
 
 class Peer:
@@ -150,7 +150,7 @@ async def test_what_comes_seldom_is_prepared_for_when_it_has_been_delivered() ->
     peer = Peer()
     listener = Listener(peer, as_bytes=True)
     for number in range(3):
-        await asyncio.sleep(2 * SELDOM_S)
+        await asyncio.sleep(2 * QUIET_S)
         peer.bring(number)
         assert (listener.came[-1], peer.num_prepared) == (number, number)
         await turns()
@@ -160,9 +160,9 @@ async def test_what_comes_seldom_is_prepared_for_when_it_has_been_delivered() ->
 
 async def test_the_next_message_is_prepared_for_however_long_the_last_one_took() -> None:
     peer = Peer()
-    Delivery(peer, 0, 0, lambda _: time.sleep(2 * SELDOM_S), print, True).start()
+    Delivery(peer, 0, 0, lambda _: time.sleep(2 * QUIET_S), print, True).start()
     for number in range(3):
-        await asyncio.sleep(2 * SELDOM_S)
+        await asyncio.sleep(2 * QUIET_S)
         peer.bring(number)
         await turns()
         assert peer.num_prepared == number + 1

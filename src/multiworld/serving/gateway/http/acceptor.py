@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 
 from ....wire.descriptors import is_out_of_descriptors
-from ....wire.seldom import Seldom
+from ....wire.rate_limited_log import RateLimitedLog
 from .room import Room
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[object]] = set()
-        self._say_paused = Seldom(logger.warning)
+        self._say_paused = RateLimitedLog(logger.warning)
 
     async def start(self, host: str, port: int, *, backlog: int, reuse_port: bool = False) -> tuple[str, int]:
         """Listen, and return where. OSError: it cannot listen there."""

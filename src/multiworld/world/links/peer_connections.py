@@ -47,7 +47,7 @@ class LinkError(MultiworldError):
     """A peer that was just there could not be linked; the join tries again."""
 
 
-class Switchboard:
+class PeerConnections:
     """The listeners, the links and the data connections that wait for each other.
 
     Progress thread, but for ``peer_info``.
@@ -320,7 +320,7 @@ class WorldConnector:
 
     def __init__(
         self,
-        switchboard: Switchboard,
+        connections: PeerConnections,
         uid: str,
         rank: int,
         via: PeerInfo,
@@ -329,7 +329,13 @@ class WorldConnector:
         authenticated: bool,
     ) -> None:
         """``authenticated``: what goes over the connections, too, and not only who they lead to."""
-        self._switchboard, self._uid, self._rank, self._via, self._members = switchboard, uid, rank, via, members
+        self._connections, self._uid, self._rank, self._via, self._members = (
+            connections,
+            uid,
+            rank,
+            via,
+            members,
+        )
         self._authenticated = authenticated
 
     def shares_host(self, rank: int) -> bool:
@@ -337,9 +343,9 @@ class WorldConnector:
 
     def dial(self, rank: int, sink: ConnectionSink, *, timeout_s: float, local: bool = False) -> Operation[Connection]:
         peer = self._members[rank]
-        return self._switchboard.dial_data(
+        return self._connections.dial_data(
             self._uid, self._rank, peer, self._via, sink, timeout_s, local=local, authenticated=self._authenticated
         )
 
     def expect(self, rank: int, sink: ConnectionSink) -> Operation[Connection]:
-        return self._switchboard.expect_data(self._uid, rank, sink, authenticated=self._authenticated)
+        return self._connections.expect_data(self._uid, rank, sink, authenticated=self._authenticated)

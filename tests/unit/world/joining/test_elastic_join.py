@@ -10,7 +10,7 @@ import torch
 
 from multiworld.errors import JoinError, JoinRefusedError
 from multiworld.wire.progress.operation import Operation, drive
-from multiworld.world.joining.following import Following
+from multiworld.world.joining.elastic_join import ElasticJoin
 from multiworld.world.joining.formation import Formation
 from multiworld.world.joining.join_request import JoinRequest, JoinTarget
 from multiworld.world.launcher.link import LaunchLink
@@ -47,7 +47,7 @@ class Case:
         self.formation = FakeFormation()
         fields = {"rank": None, "world_size": None, "store_url": None, **asked}
         request = JoinRequest(name="w", backend="tcp", device=torch.device("cpu"), timeout_s=30.0, **fields)
-        following = Following(request, cast(Formation, self.formation), link, agent.loop)
+        following = ElasticJoin(request, cast(Formation, self.formation), link, agent.loop)
         agent.place("a", 0, 2, HERE)
         eventually(lambda: link.place is not None)
         self.joining = drive(following.form(self.formation.attempt))

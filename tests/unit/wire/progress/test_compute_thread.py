@@ -1,4 +1,4 @@
-"""The worker thread: order, errors, and work that is taken back or waited for when it is cancelled."""
+"""The compute thread: order, errors, and work that is taken back or waited for when it is cancelled."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 
 from multiworld.testing import wait_until
+from multiworld.wire.progress.compute_thread import ComputeThread
 from multiworld.wire.progress.operation import Operation
 from multiworld.wire.progress.waiting import wait_blocking
-from multiworld.wire.progress.worker import Worker
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -26,80 +26,80 @@ def wait_for(gate: threading.Event) -> None:
 
 
 def test_work_runs_in_order_on_one_thread() -> None:
-    worker = Worker("test-worker")
+    compute = ComputeThread("test-compute")
     done: list[tuple[int, str]] = []
     operations = [
-        worker.run(lambda index=index: done.append((index, threading.current_thread().name)))  # type: ignore[misc]
+        compute.run(lambda index=index: done.append((index, threading.current_thread().name)))  # type: ignore[misc]
         for index in range(100)
     ]
     for operation in operations:
         wait_blocking(operation)
-    worker.stop()
-    assert done == [(index, "test-worker") for index in range(100)]
+    compute.stop()
+    assert done == [(index, "test-compute") for index in range(100)]
 
 
 def test_an_error_belongs_to_the_one_who_waits() -> None:
-    worker = Worker("test-worker")
+    compute = ComputeThread("test-compute")
 
     def fail() -> None:
         raise Sorry
 
-    failing, after = worker.run(fail), worker.run(lambda: None)
+    failing, after = compute.run(fail), compute.run(lambda: None)
     with pytest.raises(Sorry):
         wait_blocking(failing)
     wait_blocking(after)
-    worker.stop()
+    compute.stop()
 
 
 def test_no_thread_before_the_first_work_and_none_after_stop() -> None:
-    worker = Worker("test-worker-idle")
-    assert "test-worker-idle" not in {thread.name for thread in threading.enumerate()}
-    worker.stop()
-    refused = worker.run(lambda: None)
+    compute = ComputeThread("test-compute-idle")
+    assert "test-compute-idle" not in {thread.name for thread in threading.enumerate()}
+    compute.stop()
+    refused = compute.run(lambda: None)
     assert isinstance(refused.error, RuntimeError)
 
 
 def test_stop_finishes_what_was_given_and_may_be_called_twice() -> None:
-    worker = Worker("test-worker")
+    compute = ComputeThread("test-compute")
     done: list[int] = []
-    operations = [worker.run(lambda index=index: done.append(index)) for index in range(50)]  # type: ignore[misc]
-    worker.stop()
-    worker.stop()
+    operations = [compute.run(lambda index=index: done.append(index)) for index in range(50)]  # type: ignore[misc]
+    compute.stop()
+    compute.stop()
     assert done == list(range(50))
     assert all(operation.done for operation in operations)
 
 
 def test_no_work_is_lost_between_run_and_stop() -> None:
     for _ in range(50):
-        worker = Worker("test-worker")
-        worker.run(lambda: None)
+        compute = ComputeThread("test-compute")
+        compute.run(lambda: None)
         operations: list[Operation[None]] = []
 
-        def give(worker: Worker = worker, operations: list[Operation[None]] = operations) -> None:
-            operations.extend(worker.run(lambda: None) for _ in range(20))
+        def give(compute: ComputeThread = compute, operations: list[Operation[None]] = operations) -> None:
+            operations.extend(compute.run(lambda: None) for _ in range(20))
 
         thread = threading.Thread(target=give)
         thread.start()
-        worker.stop()
+        compute.stop()
         thread.join()
         assert all(operation.done for operation in operations)
 
 
 def test_cancelled_work_that_has_not_begun_never_runs() -> None:
-    worker = Worker("test-worker")
+    compute = ComputeThread("test-compute")
     gate = threading.Event()
     ran: list[str] = []
-    first = worker.run(partial(wait_for, gate))
-    second = worker.run(lambda: ran.append("second"))
+    first = compute.run(partial(wait_for, gate))
+    second = compute.run(lambda: ran.append("second"))
     assert second.cancel(Sorry())
     gate.set()
     wait_blocking(first)
-    worker.stop()
+    compute.stop()
     assert ran == []
 
 
 def test_cancel_waits_for_work_that_is_running() -> None:
-    worker = Worker("test-worker")
+    compute = ComputeThread("test-compute")
     begun, gate = threading.Event(), threading.Event()
     written: list[str] = []
 
@@ -108,7 +108,7 @@ def test_cancel_waits_for_work_that_is_running() -> None:
         gate.wait()
         written.append("inside")
 
-    operation = worker.run(work)
+    operation = compute.run(work)
     begun.wait()
     seen: list[list[str]] = []
 
@@ -122,7 +122,7 @@ def test_cancel_waits_for_work_that_is_running() -> None:
     assert thread.is_alive(), "cancel returned while the work could still write"
     gate.set()
     thread.join()
-    worker.stop()
+    compute.stop()
     assert seen == [["inside"]]
 
 
@@ -130,10 +130,10 @@ def test_work_is_released_when_it_is_done() -> None:
     class Held:
         pass
 
-    worker = Worker("test-worker")
+    compute = ComputeThread("test-compute")
     held = Held()
     reference = weakref.ref(held)
-    wait_blocking(worker.run(lambda held=held: None))  # type: ignore[misc]
+    wait_blocking(compute.run(lambda held=held: None))  # type: ignore[misc]
     del held
 
     def gone() -> bool:
@@ -141,11 +141,11 @@ def test_work_is_released_when_it_is_done() -> None:
         return reference() is None
 
     assert wait_until(gone, timeout_s=2)
-    worker.stop()
+    compute.stop()
 
 
 def test_without_a_thread_work_fails_at_once_and_the_next_may_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = Worker("test-worker")
+    compute = ComputeThread("test-compute")
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -153,11 +153,11 @@ def test_without_a_thread_work_fails_at_once_and_the_next_may_have_one(monkeypat
     with monkeypatch.context() as scarce:
         scarce.setattr(threading.Thread, "start", refuse)
         with pytest.raises(RuntimeError, match="no thread for arithmetic: can't start new thread"):
-            wait_blocking(worker.run(lambda: None))
-        worker.stop()
-    worker = Worker("test-worker")
+            wait_blocking(compute.run(lambda: None))
+        compute.stop()
+    compute = ComputeThread("test-compute")
     with monkeypatch.context() as scarce:
         scarce.setattr(threading.Thread, "start", refuse)
-        assert worker.run(lambda: None).error is not None
-    wait_blocking(worker.run(lambda: None))
-    worker.stop()
+        assert compute.run(lambda: None).error is not None
+    wait_blocking(compute.run(lambda: None))
+    compute.stop()

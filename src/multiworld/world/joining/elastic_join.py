@@ -20,7 +20,7 @@ NO_PLACE = "the launcher has given this process no place in the job"
 NO_STORE = "the launcher has no store for the job at present, so nobody was met"
 
 
-class Following:
+class ElasticJoin:
     """The steps of one join under the launcher; run ``form`` with ``drive``."""
 
     def __init__(self, request: JoinRequest, formation: Formation, launcher: LaunchLink, loop: ProgressThread) -> None:

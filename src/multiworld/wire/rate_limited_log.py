@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-SELDOM_S: Final = 60.0
+LOG_PERIOD_S: Final = 60.0
 
 
-class Seldom:
+class RateLimitedLog:
     """One kind of news of one source; ``log`` is a logger's method. One thread at a time."""
 
     def __init__(self, log: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
@@ -23,7 +23,7 @@ class Seldom:
         if now < self._next_at:
             self._num_untold += 1
             return
-        self._next_at = now + SELDOM_S
+        self._next_at = now + LOG_PERIOD_S
         if self._num_untold:
             text += f" (and {self._num_untold} times more since this was said last)"
         self._num_untold = 0

@@ -19,7 +19,7 @@ class _Task:
         self.operation: Operation[None] = Operation()
 
 
-class Worker:
+class ComputeThread:
     """Runs work in the order in which it was given."""
 
     def __init__(self, name: str) -> None:

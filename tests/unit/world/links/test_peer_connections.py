@@ -11,7 +11,7 @@ from multiworld.errors import HandshakeError
 from multiworld.testing import scaled
 from multiworld.wire.progress.thread import ProgressThread
 from multiworld.wire.progress.waiting import wait_blocking
-from multiworld.world.links.switchboard import LinkError, Switchboard
+from multiworld.world.links.peer_connections import LinkError, PeerConnections
 from multiworld.world.liveness import LivenessPolicy
 from tests.unit.wire.connected import Sink
 
@@ -20,16 +20,16 @@ ID, OTHER_ID = "a" * 32, "b" * 32
 
 @pytest.fixture
 def loop(no_leaks: None) -> Iterator[ProgressThread]:
-    loop = ProgressThread("test-switchboard")
+    loop = ProgressThread("test-peers")
     yield loop
     loop.stop()
 
 
 @pytest.fixture
-def both(loop: ProgressThread) -> Iterator[list[Switchboard]]:
+def both(loop: ProgressThread) -> Iterator[list[PeerConnections]]:
     owner = cast("Any", None)  # of links, and there are none
     boards = [
-        Switchboard(loop, owner, LivenessPolicy(), b"secret" * 6, "job", each, on_link=lambda _: None)
+        PeerConnections(loop, owner, LivenessPolicy(), b"secret" * 6, "job", each, on_link=lambda _: None)
         for each in (ID, OTHER_ID)
     ]
     yield boards
@@ -40,7 +40,7 @@ def both(loop: ProgressThread) -> Iterator[list[Switchboard]]:
 @pytest.mark.parametrize("comes_first", ["the call", "who waits for it"])
 @pytest.mark.parametrize("is_authenticated", [True, False])
 def test_who_waits_for_a_connection_that_authenticates_otherwise_learns_it(
-    both: list[Switchboard], is_authenticated: bool, comes_first: str
+    both: list[PeerConnections], is_authenticated: bool, comes_first: str
 ) -> None:
     here, there = both
     at, via = here.listen("127.0.0.1"), there.listen("127.0.0.1")
