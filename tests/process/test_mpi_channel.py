@@ -22,7 +22,7 @@ from multiworld.channel.mpi.pump import MpiPump
 from multiworld.testing import scaled, wait_until
 from multiworld.wire.progress.operation import Operation
 from tests.bounds import CANCEL_S
-from tests.unit.fake_mpi import FakeNetwork
+from tests.unit.channel.mpi.fake_mpi import FakeNetwork
 
 pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("no_leaks")]
 

@@ -27,7 +27,7 @@ from multiworld.channel.nccl.cuda_order import StreamOrder
 from multiworld.channel.nccl.group import NcclGroup
 from multiworld.channel.payload import tensors
 from multiworld.testing import scaled, wait_until
-from tests.unit.fake_cuda import FakeCuda, FakeLaunchStream, FakeWork
+from tests.unit.channel.nccl.fake_cuda import FakeCuda, FakeLaunchStream, FakeWork
 
 pytestmark = pytest.mark.usefixtures("no_leaks", "no_views")
 

@@ -11,9 +11,17 @@ from torch import Tensor
 
 from multiworld.channel import collectives
 from multiworld.channel.collectives import Tuning
-
-from ..unit.collective_cases import DTYPES, FLOATS, OPS, allows, bits, random_tensor, reduced, rough_tensor
-from ..unit.fake_ports import FakeNetwork, each, only
+from tests.unit.channel.collectives.collective_cases import (
+    DTYPES,
+    FLOATS,
+    OPS,
+    allows,
+    bits,
+    random_tensor,
+    reduced,
+    rough_tensor,
+)
+from tests.unit.channel.collectives.fake_ports import FakeNetwork, each, only
 
 SIZES = st.integers(1, 9)
 NUMELS = st.one_of(st.integers(0, 12), st.integers(0, 400))

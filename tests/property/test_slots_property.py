@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from multiworld.channel.shared_memory.slots import NUM_SLOTS, PythonSlots, SlotReader, SlotWriter
 from tests.property.stepping import Actor, flags, play_in_turns
-from tests.unit.slot_ends import ENDS, MAX_PIECES, WINDOW_BYTES, Ends, Slots
+from tests.unit.channel.shared_memory.slot_ends import ENDS, MAX_PIECES, WINDOW_BYTES, Ends, Slots
 
 NEAR_THE_END = 2**64 - 3
 ends_of_slots = st.sampled_from(ENDS)

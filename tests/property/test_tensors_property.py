@@ -13,7 +13,7 @@ from torch import Tensor
 from multiworld.channel.base import Payload
 from multiworld.channel.payload.tensors import DTYPES, describe_text, parse_layout, payload_segments
 from multiworld.errors import ProtocolError
-from tests.unit.test_tensors import same, tensor_of, travel
+from tests.unit.channel.payload.test_tensors import same, tensor_of, travel
 
 pytestmark = pytest.mark.filterwarnings("ignore:(ComplexHalf|BComplex32)")
 

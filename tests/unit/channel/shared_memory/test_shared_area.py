@@ -20,9 +20,8 @@ from multiworld.channel.shared_memory.shared_call import SharedCall
 from multiworld.wire.progress.operation import Operation, drive, settler
 from multiworld.wire.progress.thread import ProgressThread
 from multiworld.wire.progress.waiting import wait_blocking
-
-from .collective_cases import ALWAYS_FLAT, premultiplied_sum
-from .fake_ports import FakeLender, FakeNetwork, FakePort
+from tests.unit.channel.collectives.collective_cases import ALWAYS_FLAT, premultiplied_sum
+from tests.unit.channel.collectives.fake_ports import FakeLender, FakeNetwork, FakePort
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from multiworld.wire.connection.frames import Kind, pack_header
 from multiworld.wire.memory.copying import copied
 from multiworld.wire.progress.operation import Operation, StepsCancelled
 from multiworld.wire.progress.waiting import OperationCancelled, wait_blocking
-from tests.unit.shared_pair import Pair
+from tests.unit.channel.stream.shared_pair import Pair
 
 COUNT = 3 * RING_BYTES // (2 * SHARED_EAGER_BYTES)  # messages that the window allows, but not the ring at once
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from multiworld.channel.nccl.cuda_order import StreamOrder
 from multiworld.channel.nccl.mover import NcclMover
-from tests.unit.fake_cuda import Ends, FakeCuda, FakeEvent, FakeWork
+from tests.unit.channel.nccl.fake_cuda import Ends, FakeCuda, FakeEvent, FakeWork
 
 WAIT_S = 10.0
 

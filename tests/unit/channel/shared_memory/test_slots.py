@@ -20,8 +20,8 @@ from multiworld.channel.shared_memory.slots import (
 )
 from multiworld.errors import ProtocolError
 from multiworld.testing import scaled
-from tests.unit.lanes import Memory, noise
-from tests.unit.slot_ends import ENDS, MAX_PIECES, WINDOW_BYTES, Ends, Slots
+from tests.unit.channel.shared_memory.pipes import Memory, noise
+from tests.unit.channel.shared_memory.slot_ends import ENDS, MAX_PIECES, WINDOW_BYTES, Ends, Slots
 
 NEAR_THE_END = 2**64 - NUM_SLOTS // 2
 META_LENGTH_AT = 40

@@ -31,7 +31,7 @@ from multiworld.wire.memory.shared_region import SharedRegion
 from multiworld.wire.progress.operation import Operation, StepsCancelled
 from multiworld.wire.progress.spinning import MIN_STREAK
 from multiworld.wire.progress.waiting import wait_blocking, while_blocked
-from tests.unit.shared_pair import Pair
+from tests.unit.channel.stream.shared_pair import Pair
 
 MODERATE = 40_000
 MOST = EAGER_WINDOW_BYTES // SHARED_EAGER_BYTES  # of the largest that the window allows at once

@@ -8,7 +8,7 @@ import torch
 
 from multiworld.channel.nccl.cuda_order import StreamOrder
 from multiworld.channel.payload.tensors import as_bytes
-from tests.unit.fake_cuda import FakeCuda, FakeStream
+from tests.unit.channel.nccl.fake_cuda import FakeCuda, FakeStream
 
 
 def make_order() -> tuple[StreamOrder, FakeCuda]:

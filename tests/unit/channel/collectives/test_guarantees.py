@@ -14,8 +14,7 @@ from multiworld.channel import collectives
 from multiworld.channel.collectives import TUNING, Tuning
 from multiworld.channel.collectives.chunks import split_evenly
 from multiworld.channel.collectives.tree import Tree, binomial_tree, chain
-
-from .collective_cases import (
+from tests.unit.channel.collectives.collective_cases import (
     ALWAYS_FLAT,
     ALWAYS_LARGE,
     ALWAYS_SMALL,
@@ -27,7 +26,7 @@ from .collective_cases import (
     random_tensor,
     rough_tensor,
 )
-from .fake_ports import FakeFailure, FakeNetwork, Steps, each, only
+from tests.unit.channel.collectives.fake_ports import FakeFailure, FakeNetwork, Steps, each, only
 
 TUNINGS = pytest.mark.parametrize("tuning", [ALWAYS_SMALL, ALWAYS_LARGE, ALWAYS_FLAT], ids=["small", "large", "flat"])
 

@@ -12,7 +12,7 @@ import torch
 
 from multiworld.channel.nccl.cuda_queue import CudaQueue
 from multiworld.channel.nccl.group import NcclGroup, abort_all, failure_of, without_watchdog
-from tests.unit.fake_cuda import Ends, FakeEvent, FakeLaunchStream, FakeWork
+from tests.unit.channel.nccl.fake_cuda import Ends, FakeEvent, FakeLaunchStream, FakeWork
 
 WAIT_S = 10.0
 BLOCKING, WARNING = "TORCH_NCCL_BLOCKING_WAIT", "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"

@@ -12,7 +12,7 @@ from multiworld.channel.shared_memory.pipe import WINDOW_BYTES, LaneEnd
 from multiworld.channel.shared_memory.pipe_payloads import LaneReads, LaneWrites, Payload, Spin
 from multiworld.errors import ProtocolError
 from multiworld.wire.progress.waiting import while_blocked
-from tests.unit.lanes import CHUNK, ENDS, TURN, WINDOW, Lane, Memory, make_small, noise
+from tests.unit.channel.shared_memory.pipes import CHUNK, ENDS, TURN, WINDOW, Lane, Memory, make_small, noise
 
 
 class Both:

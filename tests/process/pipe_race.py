@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from multiworld.channel.shared_memory.pipe import PAGE_BYTES, WINDOW_BYTES, reader_words, writer_words
 from multiworld.testing import scaled
-from tests.unit.lanes import ENDS, Ends
+from tests.unit.channel.shared_memory.pipes import ENDS, Ends
 
 BELLS_AT, OVER_AT = 1024, 1152  # in the page, behind the words of the lane
 SECONDS = 0.7

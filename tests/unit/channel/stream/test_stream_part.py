@@ -21,8 +21,7 @@ from multiworld.wire.connection.frames import Kind, pack_header
 from multiworld.wire.progress.operation import Operation
 from multiworld.wire.progress.thread import ProgressThread
 from multiworld.wire.progress.waiting import wait_blocking
-
-from .shared_pair import Pair
+from tests.unit.channel.stream.shared_pair import Pair
 
 SMALL, LARGE = 4_000, 4_000_000  # float32: one that is written whole, and one that is announced
 MAX_MESSAGES = 400

@@ -22,7 +22,7 @@ from multiworld.channel.shared_memory.slots import (
     SlotReader,
     SlotWriter,
 )
-from tests.unit.lanes import Memory
+from tests.unit.channel.shared_memory.pipes import Memory
 
 __all__ = ["ENDS", "KINDS", "MAX_PIECES", "WINDOW_BYTES", "Ends", "Kind", "Slots"]
 

@@ -16,7 +16,7 @@ from multiworld.channel.shared_memory import pipe_payloads as lane_payloads
 from multiworld.channel.shared_memory.pipe import PythonEnd
 from multiworld.channel.shared_memory.pipe_payloads import LaneReads, LaneWrites, Payload
 from tests.property.stepping import Actor, flags, play_in_turns
-from tests.unit.lanes import ENDS, NEAR_THE_END, WINDOW, Ends, Lane, Memory, make_small, noise
+from tests.unit.channel.shared_memory.pipes import ENDS, NEAR_THE_END, WINDOW, Ends, Lane, Memory, make_small, noise
 
 MAX_PAYLOAD = 3 * WINDOW
 NOISE = noise(MAX_PAYLOAD)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 from multiworld.channel.shared_memory.host_memory import HostMemory
-
-from .fake_ports import FakeLender
+from tests.unit.channel.collectives.fake_ports import FakeLender
 
 
 def test_a_rank_without_neighbours_makes_no_memory() -> None:

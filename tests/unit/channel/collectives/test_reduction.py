@@ -19,8 +19,14 @@ from multiworld.channel.collectives.reduction import (
     premultiply,
     reduce_op_factor,
 )
-
-from .collective_cases import DTYPES, OPS, allows, premultiplied_sum, random_tensor, reduced
+from tests.unit.channel.collectives.collective_cases import (
+    DTYPES,
+    OPS,
+    allows,
+    premultiplied_sum,
+    random_tensor,
+    reduced,
+)
 
 
 @pytest.mark.parametrize("numel", [0, 1, GRAIN - 1, GRAIN, GRAIN + 1, 3 * GRAIN + 5])

@@ -11,8 +11,7 @@ from torch.distributed import ReduceOp
 
 from multiworld.channel import collectives
 from multiworld.channel.collectives import Tuning
-
-from .collective_cases import (
+from tests.unit.channel.collectives.collective_cases import (
     ALWAYS_FLAT,
     ALWAYS_LARGE,
     ALWAYS_SMALL,
@@ -23,7 +22,7 @@ from .collective_cases import (
     random_tensor,
     reduced,
 )
-from .fake_ports import FakeNetwork, FakePort, each, only
+from tests.unit.channel.collectives.fake_ports import FakeNetwork, FakePort, each, only
 
 SHAPE = (3, 50)
 Network = Callable[[int], FakeNetwork]

@@ -13,7 +13,7 @@ from multiworld.channel.mpi import pump as mpi_pump
 from multiworld.channel.mpi.chunks import CHUNK_BYTES, HEADER_BYTES, Chunk, new_key, read_chunk, write_header
 from multiworld.channel.mpi.pump import WINDOW, MpiPump
 from multiworld.testing import wait_until
-from tests.unit.fake_mpi import FakeNetwork
+from tests.unit.channel.mpi.fake_mpi import FakeNetwork
 
 WAIT_S = 10.0
 

@@ -20,7 +20,17 @@ from multiworld.channel.shared_memory.pipe import LaneEnd, NativeEnd, PythonEnd,
 from multiworld.errors import ProtocolError
 from multiworld.testing import scaled
 from multiworld.wire.progress.waiting import run_in_thread, wait_blocking
-from tests.unit.lanes import CHUNK, ENDS, NEAR_THE_END, WINDOW, Ends, Lane, Memory, make_small, noise
+from tests.unit.channel.shared_memory.pipes import (
+    CHUNK,
+    ENDS,
+    NEAR_THE_END,
+    WINDOW,
+    Ends,
+    Lane,
+    Memory,
+    make_small,
+    noise,
+)
 
 HALF = WINDOW // 2
 OF_ENDS = pytest.mark.parametrize("ends", ENDS, ids=lambda ends: f"{ends[0].__name__}-{ends[1].__name__}")

@@ -7,12 +7,12 @@ import sys
 
 from multiworld.testing import scaled
 from tests import warm_programs
-from tests.unit.lanes import ENDS
+from tests.unit.channel.shared_memory.pipes import ENDS
 
 
 def test_no_bell_is_lost_between_two_processes() -> None:
     process = warm_programs.run(
-        [sys.executable, "-m", "tests.process.lane_race"],
+        [sys.executable, "-m", "tests.process.pipe_race"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

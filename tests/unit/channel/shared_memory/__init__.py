@@ -1,0 +1,1 @@
+"""Tests of the memory that processes of one host share."""

@@ -1,0 +1,1 @@
+"""Tests of channels over message streams."""
