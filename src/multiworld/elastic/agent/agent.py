@@ -12,23 +12,7 @@ from ...process.spawn.fork_server import ForkServer
 from ...wire.progress.thread import ProgressThread
 from ...world.launcher.launched import Place, job_name
 from ...world.launcher.news import Broke, Left, News, Progressed
-from ..job.actions import (
-    Die,
-    Exited,
-    Greeted,
-    HostReport,
-    InWorld,
-    Kill,
-    Master,
-    MasterOpened,
-    OpenMaster,
-    Order,
-    Reassign,
-    Report,
-    Start,
-    Stop,
-    WorkerReport,
-)
+from ..job import actions
 from ..job.assignment import Assignment, Membership
 from ..job.options import JobOptions
 from ..logs.pump import LogPump
@@ -64,7 +48,7 @@ class Agent:
         fork_server: ForkServer,
         pump: LogPump,
         inherited: Mapping[str, str],
-        report: Callable[[Report], None],
+        report: Callable[[actions.Report], None],
         metrics: JobMetrics,
         door: Callable[[], FrontDoor | None] = lambda: None,
     ) -> None:
@@ -87,22 +71,22 @@ class Agent:
 
     # ---- orders
 
-    def obey(self, order: Order) -> None:
-        if isinstance(order, Start):
+    def obey(self, order: actions.Order) -> None:
+        if isinstance(order, actions.Start):
             self._start(order.worker, order.assignment)
-        elif isinstance(order, Reassign):
+        elif isinstance(order, actions.Reassign):
             self._reassign(order.worker, order.assignment)
         elif isinstance(order, Membership):
             self._regroup(order)
-        elif isinstance(order, Stop):
+        elif isinstance(order, actions.Stop):
             self._stop(order.workers, order.signum, order.grace_s)
-        elif isinstance(order, Kill):
+        elif isinstance(order, actions.Kill):
             held = self._find(order.worker)
             if held is not None:
                 held.kill("as asked")
-        elif isinstance(order, OpenMaster):
+        elif isinstance(order, actions.OpenMaster):
             self._masters.open(order.generation)
-        elif isinstance(order, Die):
+        elif isinstance(order, actions.Die):
             os.kill(os.getpid(), signal.SIGKILL)  # somebody tries what happens then
 
     def use_store(self, url: str) -> None:
@@ -120,12 +104,12 @@ class Agent:
         elif timer.signum:
             held.overran(str(timer), timer.signum, self._options.shutdown_s)
 
-    def introduction(self) -> HostReport:
+    def introduction(self) -> actions.HostReport:
         """Return what a coordinator must know of this host's workers."""
         now = time.monotonic()
         there = {local_rank: held for local_rank, held in self._held.items() if not held.given_up}
         reports = (
-            WorkerReport(
+            actions.WorkerReport(
                 worker=held.id,
                 local_rank=local_rank,
                 assignment=held.assignment,
@@ -139,17 +123,17 @@ class Agent:
             for local_rank, held in there.items()
         )
         serving = self._masters.current
-        master = None if serving is None else Master(serving.generation, serving.address, serving.port)
+        master = None if serving is None else actions.Master(serving.generation, serving.address, serving.port)
         ages_s = {held.id: now - held.began_at for held in there.values()}
-        return HostReport(workers=tuple(reports), master=master, ages_s=ages_s)
+        return actions.HostReport(workers=tuple(reports), master=master, ages_s=ages_s)
 
     def repeat(self) -> None:
         """Tell a coordinator what it may not have heard of the workers just introduced."""
         for held in [held for held in self._held.values() if not held.given_up]:
             if held.uses_multiworld:
-                self._report(Greeted(worker=held.id))
+                self._report(actions.Greeted(worker=held.id))
             for world in held.worlds:
-                self._report(InWorld(worker=held.id, world=world, left=False))
+                self._report(actions.InWorld(worker=held.id, world=world, left=False))
             if held.returncode is not None:
                 self._report_exit(held)
 
@@ -249,7 +233,7 @@ class Agent:
     def _report_exit(self, held: HeldWorker) -> None:
         assert held.returncode is not None
         self._report(
-            Exited(
+            actions.Exited(
                 worker=held.id,
                 returncode=held.returncode,
                 failure=held.failure,
@@ -321,7 +305,7 @@ class Agent:
         held = self._find(worker_id)
         if held is not None and not held.uses_multiworld:
             held.uses_multiworld = True
-            self._report(Greeted(worker=worker_id))
+            self._report(actions.Greeted(worker=worker_id))
 
     def _news(self, worker_id: str, news: News) -> None:
         held = self._find(worker_id)
@@ -337,7 +321,7 @@ class Agent:
             held.worlds.discard(news.name)
         else:
             held.worlds.add(news.name)
-        self._report(InWorld(worker=worker_id, world=news.name, left=left))
+        self._report(actions.InWorld(worker=worker_id, world=news.name, left=left))
 
     # ---- the store of plain programs
 
@@ -357,4 +341,4 @@ class Agent:
         door = self._door()
         if door is not None:
             door.store = master.inside
-        self._report(MasterOpened(generation=master.generation, address=master.address, port=master.port))
+        self._report(actions.MasterOpened(generation=master.generation, address=master.address, port=master.port))

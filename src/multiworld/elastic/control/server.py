@@ -21,24 +21,8 @@ from ..job.status import JobStatus
 from ..leadership.coordinator import Coordinator
 from ..leadership.messages import Answered, Asked
 from ..logs.pump import LogPump
-from . import questions
+from . import messages, questions
 from .log_feed import follow_lines, last_lines
-from .messages import (
-    PURPOSE,
-    QUESTIONS,
-    Done,
-    Drain,
-    Events,
-    EventsOf,
-    Here,
-    Kill,
-    Lines,
-    LogsOf,
-    Question,
-    Scale,
-    StatusOf,
-    WhoIsHere,
-)
 from .names import control_name
 
 logger = logging.getLogger(__name__)
@@ -49,7 +33,7 @@ WAIT_S = 5.0  # for a coordinator: the next one may just be taking over
 LOOK_S = 0.1
 NONCE_BYTES = 6
 
-Visitor = ControlLink[None, Question]
+Visitor = ControlLink[None, messages.Question]
 
 
 class Chief(Protocol):
@@ -106,7 +90,7 @@ class _OtherAgent:
 class _Open:
     """A question that is not answered to the end."""
 
-    def __init__(self, question: Question, asker: Asker) -> None:
+    def __init__(self, question: messages.Question, asker: Asker) -> None:
         self.question, self.asker = question, asker
         self.give_up_at = time.monotonic() + WAIT_S
         self.asked: Coordinator | Link | None = None
@@ -116,7 +100,7 @@ class _Open:
 
     @property
     def is_followed(self) -> bool:
-        return isinstance(self.question, EventsOf | LogsOf) and self.question.follow
+        return isinstance(self.question, messages.EventsOf | messages.LogsOf) and self.question.follow
 
 
 class Desk:
@@ -149,7 +133,7 @@ class Desk:
         self._closed = False
         self._epoch_s = time.time() - time.monotonic()  # taken once, so that a time that is told stays the same
         name = control_name(run_id, os.geteuid(), os.urandom(NONCE_BYTES).hex())
-        self._listener = Listener(loop, name, 0, b"", {PURPOSE: partial(self._admit, is_local=True)})
+        self._listener = Listener(loop, name, 0, b"", {messages.PURPOSE: partial(self._admit, is_local=True)})
 
     def admit(self, pending: Pending) -> None:
         """Somebody came to the agent's listener, and has proved the token."""
@@ -161,7 +145,7 @@ class Desk:
         if isinstance(message, Asked):
             asker = _OtherAgent(self._chief, link, number)
             try:
-                self._take(_Open(QUESTIONS.from_json(message.question), asker), passed_on=True)
+                self._take(_Open(messages.QUESTIONS.from_json(message.question), asker), passed_on=True)
             except MessageError as error:
                 asker.refuse(str(error))
         elif number in self._open and self._open[number].asked is link:
@@ -197,7 +181,9 @@ class Desk:
         self._listener.close()
         for number, opened in list(self._open.items()):
             if opened.is_followed:  # such an answer ends with the agent
-                self._answer(number, Lines() if isinstance(opened.question, LogsOf) else Events())
+                self._answer(
+                    number, messages.Lines() if isinstance(opened.question, messages.LogsOf) else messages.Events()
+                )
             else:
                 self._refuse(number, questions.ENDING)
         for visitor in list(self._visitors):
@@ -211,7 +197,7 @@ class Desk:
             return
         visitor: Visitor = ControlLink(
             None,
-            QUESTIONS,
+            messages.QUESTIONS,
             on_message=partial(self._asked, is_local),
             on_lost=lambda reason: self._visitors.discard(visitor),
             max_heard_bytes=MAX_QUESTION_BYTES,
@@ -219,9 +205,11 @@ class Desk:
         self._visitors.add(visitor)
         pending.accept(visitor)
 
-    def _asked(self, is_local: bool, question: Question, call: Call) -> None:
-        if isinstance(question, WhoIsHere):
-            call.answer(Here(job=self._run_id, agent=self._agent_id, token=self._token.decode() if is_local else None))
+    def _asked(self, is_local: bool, question: messages.Question, call: Call) -> None:
+        if isinstance(question, messages.WhoIsHere):
+            call.answer(
+                messages.Here(job=self._run_id, agent=self._agent_id, token=self._token.decode() if is_local else None)
+            )
         else:
             self._take(_Open(question, call))
 
@@ -230,7 +218,7 @@ class Desk:
     def _take(self, opened: _Open, *, passed_on: bool = False) -> None:
         number = next(self._numbers)
         self._open[number] = opened
-        if isinstance(opened.question, LogsOf):
+        if isinstance(opened.question, messages.LogsOf):
             self._attempt(number, partial(self._tell_lines, opened, opened.question))
         elif passed_on and self._chief.coordinator is None:
             self._refuse(number, "the agent that was asked does not coordinate the job any more")
@@ -247,7 +235,7 @@ class Desk:
         if chief.coordinator is not None:
             self._attempt(number, partial(self._ask_coordinator, chief.coordinator, opened))
         elif chief.superior is not None:
-            chief.tell(chief.superior, Asked(number=number, question=QUESTIONS.to_json(opened.question)))
+            chief.tell(chief.superior, Asked(number=number, question=messages.QUESTIONS.to_json(opened.question)))
 
     def _look(self) -> None:
         """Look after questions that wait, whose coordinator is another one now, or for which nobody waits."""
@@ -255,7 +243,7 @@ class Desk:
         for number, opened in list(self._open.items()):
             if not opened.asker.is_open:
                 self._forget(number)
-            elif isinstance(opened.question, LogsOf):
+            elif isinstance(opened.question, messages.LogsOf):
                 continue
             elif opened.asked is None and now >= opened.give_up_at:
                 self._refuse(number, "the job has no coordinator at the moment: try again in a few seconds")
@@ -303,50 +291,50 @@ class Desk:
 
     def _ask_coordinator(self, coordinator: Coordinator, opened: _Open, number: int) -> None:
         question = opened.question
-        if isinstance(question, StatusOf):
+        if isinstance(question, messages.StatusOf):
             self._answer(number, self.status())
-        elif isinstance(question, EventsOf):
+        elif isinstance(question, messages.EventsOf):
             self._tell_events(coordinator, opened, question, number)
-        elif isinstance(question, Scale):
+        elif isinstance(question, messages.Scale):
             num_nodes = question.nodes
             coordinator.decide(lambda job, now: job.scale(num_nodes, now))
             there = len(coordinator.job.nodes.agents)
-            self._answer(number, Done(text=f"{num_nodes} hosts are to have ranks, of {there} that are there"))
-        elif isinstance(question, Drain):
+            self._answer(number, messages.Done(text=f"{num_nodes} hosts are to have ranks, of {there} that are there"))
+        elif isinstance(question, messages.Drain):
             self._drain(coordinator, number, question)
-        elif isinstance(question, Kill):
+        elif isinstance(question, messages.Kill):
             self._kill(coordinator, number, question)
         else:
             raise ValueError(f"the coordinator is not asked {type(question).__name__}")
 
-    def _drain(self, coordinator: Coordinator, number: int, question: Drain) -> None:
+    def _drain(self, coordinator: Coordinator, number: int, question: messages.Drain) -> None:
         agent = questions.choose_agent(questions.list_agents(coordinator.job), question.agent)
         coordinator.decide(lambda job, now: job.drain(agent.id, now))
         text = f"{agent.hostname} ({agent.host}:{agent.port}) is being drained: its workers are asked to end"
-        self._answer(number, Done(text=text, agent=agent.id))
+        self._answer(number, messages.Done(text=text, agent=agent.id))
 
-    def _kill(self, coordinator: Coordinator, number: int, question: Kill) -> None:
+    def _kill(self, coordinator: Coordinator, number: int, question: messages.Kill) -> None:
         if question.agent is None:
             rank = question.rank
             assert rank is not None
             coordinator.decide(lambda job, _: job.kill(rank))
-            self._answer(number, Done(text=f"rank {rank} is killed"))
+            self._answer(number, messages.Done(text=f"rank {rank} is killed"))
             return
         agent = questions.choose_agent(questions.list_agents(coordinator.job), question.agent)
         text = f"the agent on {agent.hostname} ({agent.host}:{agent.port}, pid {agent.pid}) is killed"
-        self._answer(number, Done(text=text, agent=agent.id))  # first: it may be the way back
+        self._answer(number, messages.Done(text=text, agent=agent.id))  # first: it may be the way back
         coordinator.kill_agent(agent.id)
 
-    def _tell_events(self, coordinator: Coordinator, opened: _Open, question: EventsOf, number: int) -> None:
+    def _tell_events(self, coordinator: Coordinator, opened: _Open, question: messages.EventsOf, number: int) -> None:
         log = coordinator.events
         events = questions.choose_events(log.history, question)
         if not question.follow:
-            self._answer(number, Events(events=tuple(events)))
+            self._answer(number, messages.Events(events=tuple(events)))
             return
 
         def tell(events: list[Event]) -> None:
             opened.last_event = log.num_recorded
-            opened.asker.part(Events(events=tuple(events), last=log.num_recorded))
+            opened.asker.part(messages.Events(events=tuple(events), last=log.num_recorded))
 
         tell(events)
 
@@ -356,8 +344,8 @@ class Desk:
         log.watchers.append(watch)
         opened.stop = partial(log.watchers.remove, watch)
 
-    def _tell_lines(self, opened: _Open, question: LogsOf, number: int) -> None:
-        lines = Lines(lines=tuple(last_lines(self._agent, self._pump, question.rank, question.last)))
+    def _tell_lines(self, opened: _Open, question: messages.LogsOf, number: int) -> None:
+        lines = messages.Lines(lines=tuple(last_lines(self._agent, self._pump, question.rank, question.last)))
         if not question.follow:
             self._answer(number, lines)
             return

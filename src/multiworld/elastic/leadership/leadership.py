@@ -22,6 +22,7 @@ from ..job.layout import AgentInfo
 from ..job.plan import JobPlan
 from ..job.roster import Roster
 from ..rendezvous.base import Address, Rendezvous
+from . import messages
 from .callers import Callers
 from .coordinator import Coordinator
 from .election import Role, RoleChange, advance
@@ -31,20 +32,6 @@ from .first_meeting import FirstMeeting
 from .links import AgentLinks
 from .mailroom import RosterCopy
 from .meeting import Call
-from .messages import (
-    AGENT_MESSAGES,
-    AgentMessage,
-    Answered,
-    Asked,
-    Attach,
-    Ended,
-    EventsTold,
-    EventsWanted,
-    RosterChanged,
-    RosterTold,
-    Summon,
-    Welcome,
-)
 from .standing import Standing
 from .succession import Succession
 from .term import JobTerms, Term
@@ -93,7 +80,7 @@ class Leadership:
         self._events = EventCopy(self.report)
         self.on_leading: Callable[[Coordinator | None], None] = lambda coordinator: None
         """Told when this agent begins to coordinate, and, with None, when it does no longer."""
-        self.on_control: Callable[[Link, Asked | Answered], None] = lambda link, message: None
+        self.on_control: Callable[[Link, messages.Asked | messages.Answered], None] = lambda link, message: None
         """Takes what is asked about the job by way of other agents, and the answers."""
 
     def begin(self, links: AgentLinks, agent: Agent, info: AgentInfo) -> None:
@@ -128,10 +115,10 @@ class Leadership:
         """Whether this agent was away, so that the others may have gone on without it, and to the end."""
         return self._standing.is_stale
 
-    def tell(self, link: Link, message: AgentMessage) -> None:
+    def tell(self, link: Link, message: messages.AgentMessage) -> None:
         self._links.tell(link, message)
 
-    def report(self, message: Report | EventsTold | EventsWanted) -> None:
+    def report(self, message: Report | messages.EventsTold | messages.EventsWanted) -> None:
         """Tell the coordinator; what nobody hears now is told again by this host's introduction."""
         self._look_at_the_clock()
         if self.role is Role.LEADING and self._term is not None:
@@ -264,9 +251,9 @@ class Leadership:
             return Call.FOLLOWED
         return called
 
-    def _introduction(self) -> Attach:
+    def _introduction(self) -> messages.Attach:
         roster, here = self._roster, self._agent.introduction()
-        return Attach(
+        return messages.Attach(
             agent=self._info,
             digest=self._terms.digest,
             term=0 if roster is None else roster.term,
@@ -280,7 +267,7 @@ class Leadership:
             ages_s=here.ages_s,
         )
 
-    def _welcomed(self, link: Link, peer: PeerInfo, welcome: Welcome) -> None:
+    def _welcomed(self, link: Link, peer: PeerInfo, welcome: messages.Welcome) -> None:
         self._superior = link
         self._links.introduce(link, peer, welcome.heartbeat_s)
         self._take_roster(welcome)
@@ -338,7 +325,7 @@ class Leadership:
         self._rendezvous.announce(Address(me.host, me.port), number)
         followers.look_out()
 
-    def _summoned(self, summon: Summon) -> None:
+    def _summoned(self, summon: messages.Summon) -> None:
         """There is another coordinator of this job: the one with the higher term, or the older job, goes on."""
         host, port = summon.host, summon.port
         if self.role is Role.SEARCHING and self._meeting.is_on:
@@ -386,19 +373,19 @@ class Leadership:
 
     # ---- owner of the links
 
-    def agent_said(self, link: Link, message: AgentMessage) -> None:
+    def agent_said(self, link: Link, message: messages.AgentMessage) -> None:
         self._look_at_the_clock()
-        if isinstance(message, Attach):
+        if isinstance(message, messages.Attach):
             self._wants_to_attach(link, message)
-        elif isinstance(message, Summon):
+        elif isinstance(message, messages.Summon):
             self._summoned(message)
-        elif isinstance(message, (Asked, Answered)):
+        elif isinstance(message, (messages.Asked, messages.Answered)):
             self.on_control(link, message)
-        elif isinstance(message, Ended) and link in (self._superior, self._enlistment.link):
+        elif isinstance(message, messages.Ended) and link in (self._superior, self._enlistment.link):
             self.end(message.outcome, of_job=message.of_job)
         elif self._enlistment.heard(link, message):
             return
-        elif isinstance(message, Welcome):  # we look elsewhere by now
+        elif isinstance(message, messages.Welcome):  # we look elsewhere by now
             self._links.drop(link)
         elif link is self._superior and self.role is Role.FOLLOWING:
             self._obey(message)
@@ -417,10 +404,10 @@ class Leadership:
         if self._term is not None:
             self._term.followers.lost(link, cause, detail)
 
-    def _wants_to_attach(self, link: Link, attach: Attach) -> None:
+    def _wants_to_attach(self, link: Link, attach: messages.Attach) -> None:
         if self.role is Role.OVER:
             if self._outcome is not None:
-                self._links.tell(link, Ended(outcome=self._outcome))
+                self._links.tell(link, messages.Ended(outcome=self._outcome))
             return
         if self.role is Role.LEADING and self._term is not None:
             self._term.followers.admit(link, attach)
@@ -449,21 +436,21 @@ class Leadership:
         if self._interrupted is not None:
             self.interrupt(self._interrupted.signum, self._interrupted.why)
 
-    def _obey(self, message: AgentMessage) -> None:
+    def _obey(self, message: messages.AgentMessage) -> None:
         if self.role is Role.OVER:
             return
-        if isinstance(message, (RosterTold, RosterChanged)):
+        if isinstance(message, (messages.RosterTold, messages.RosterChanged)):
             self._take_roster(message)
-        elif isinstance(message, Ended):  # from ourselves, as the coordinator
+        elif isinstance(message, messages.Ended):  # from ourselves, as the coordinator
             self.end(message.outcome, of_job=message.of_job)
-        elif isinstance(message, (EventsTold, EventsWanted)):
+        elif isinstance(message, (messages.EventsTold, messages.EventsWanted)):
             self._events.heard(message)
         elif isinstance(message, Reset):
             self._agent.fence(self._attach_anew, forgets=True)
         elif isinstance(message, Order):
             self._agent.obey(message)
         else:
-            raise AGENT_MESSAGES.misplaced(message, "a coordinator does not say this")
+            raise messages.AGENT_MESSAGES.misplaced(message, "a coordinator does not say this")
 
     def _attach_anew(self) -> None:
         """Our workers are gone, as the coordinator wanted: report for duty as a new host."""
@@ -475,7 +462,7 @@ class Leadership:
             self._go(RoleChange.LOST)
             self._look_for(self._follow_or_succeed(peer.host, peer.port))
 
-    def _take_roster(self, news: Welcome | RosterTold | RosterChanged) -> None:
+    def _take_roster(self, news: messages.Welcome | messages.RosterTold | messages.RosterChanged) -> None:
         if not self._copy.take(news):
             self.report(RosterWanted())
             return

@@ -14,22 +14,8 @@ from ...wire.progress.waiting import wait_async
 from ..errors import DeploymentError, HostExhaustedError
 from ..graces import GRACE_S
 from ..member.exit_status import Ending
+from . import messages
 from .logs.recent_lines import LinesTold
-from .messages import (
-    Exited,
-    Hello,
-    HostEvent,
-    HostOrder,
-    Kill,
-    LinesFound,
-    LinesOf,
-    Restarted,
-    Signal,
-    Start,
-    Started,
-    Stop,
-    Stopping,
-)
 from .order import Order
 
 logger = logging.getLogger(__name__)
@@ -47,7 +33,9 @@ class Host:
     On the event loop only. Set the callbacks in ``on_host``: nothing is told before.
     """
 
-    def __init__(self, hello: Hello, link: ControlLink[HostOrder, HostEvent], generation: int = 0) -> None:
+    def __init__(
+        self, hello: messages.Hello, link: ControlLink[messages.HostOrder, messages.HostEvent], generation: int = 0
+    ) -> None:
         self.name, self.address, self.pid = hello.host, hello.address, hello.pid
         self.capacity = hello.capacity
         """The number of processors."""
@@ -84,7 +72,7 @@ class Host:
         Raises DeploymentError if it cannot be started there (HostExhaustedError: now); ConnectionError if the host is
         lost, and TimeoutError if it does not answer: whether the process runs is then told when the host comes back.
         """
-        starting = self._link.ask(Start(order=order), Started)
+        starting = self._link.ask(messages.Start(order=order), messages.Started)
         starting.add_callback(partial(self._start_ended, order.member))  # also when nobody waits any more
         try:
             return (await self._answer(starting, timeout_s)).pid
@@ -99,7 +87,7 @@ class Host:
 
         Raises ConnectionError if the host is lost, and TimeoutError if it does not answer.
         """
-        asked = self._link.ask(LinesOf(member=member, since=since, last=last), LinesFound)
+        asked = self._link.ask(messages.LinesOf(member=member, since=since, last=last), messages.LinesFound)
         try:
             return (await self._answer(asked, LINES_S)).told
         except asyncio.TimeoutError:
@@ -107,15 +95,15 @@ class Host:
 
     def kill(self, member: str) -> None:
         """Kill the member and its process group. A kept one is not started again. One that is not there is ignored."""
-        self._link.tell(Kill(member=member))
+        self._link.tell(messages.Kill(member=member))
 
     def signal(self, member: str, signum: int) -> None:
         """Send a signal to the member alone. After a SIGTERM or SIGINT a kept one that ends is not started again."""
-        self._link.tell(Signal(member=member, signum=int(signum)))
+        self._link.tell(messages.Signal(member=member, signum=int(signum)))
 
     def ask_to_stop(self, grace_s: float) -> None:
         """As ``stop``, without waiting for the end."""
-        self._link.tell(Stop(grace_s=float(grace_s)))
+        self._link.tell(messages.Stop(grace_s=float(grace_s)))
 
     async def stop(self, grace_s: float = GRACE_S) -> None:
         """Have all its members end, and the host process. Returns when that has ended; the time is bounded."""
@@ -126,17 +114,17 @@ class Host:
             logger.warning("host %s did not end within %g s", self.name, grace_s + STOP_MARGIN_S)
             self._link.abort()
 
-    def take(self, event: HostEvent) -> None:
+    def take(self, event: messages.HostEvent) -> None:
         """Of the reception only: what the host process says."""
-        if isinstance(event, Restarted):
+        if isinstance(event, messages.Restarted):
             self.members[event.member] = event.pid
             if self.on_started is not None:
                 self.on_started(event.member, event.pid)
-        elif isinstance(event, Stopping):
+        elif isinstance(event, messages.Stopping):
             self.is_stopping = True
             if self.on_stopping is not None:
                 self.on_stopping()
-        elif isinstance(event, Exited):
+        elif isinstance(event, messages.Exited):
             self.members.pop(event.member, None)
             if self.on_exit is not None:
                 executing = None if event.executing is None else list(event.executing)
@@ -152,7 +140,7 @@ class Host:
         if self.on_lost is not None:
             self.on_lost()
 
-    def _start_ended(self, member: str, starting: Operation[Started]) -> None:
+    def _start_ended(self, member: str, starting: Operation[messages.Started]) -> None:
         if starting.error is None:
             self.members[member] = starting.result().pid
 

@@ -20,24 +20,11 @@ from ...wire.descriptors import is_scarcity
 from ...wire.progress.thread import ProgressThread, Timer
 from ..errors import DeploymentError, HostExhaustedError
 from ..member.exit_status import Ending
+from . import messages
 from .controller_link import ControllerLink
 from .logs.host_log import logging_to
 from .logs.output import Outputs
 from .members import Members
-from .messages import (
-    Exited,
-    Hello,
-    HostOrder,
-    Kill,
-    LinesFound,
-    LinesOf,
-    Restarted,
-    Signal,
-    Start,
-    Started,
-    Stop,
-    Stopping,
-)
 from .options import HostOptions
 from .order import FIRST, LAST, MIDDLE, Order
 from .owner.line import OwnerLine
@@ -122,16 +109,16 @@ class HostProcess:
         if self._owner is not None:
             self._owner.say(Ready(pid=os.getpid(), warnings=tuple(self._warnings)))
 
-    def _obey(self, order: HostOrder, call: Call) -> None:
-        if isinstance(order, Start):
+    def _obey(self, order: messages.HostOrder, call: Call) -> None:
+        if isinstance(order, messages.Start):
             self._start_for(order.order, call)
-        elif isinstance(order, Kill):
+        elif isinstance(order, messages.Kill):
             self._members.kill(order.member)
-        elif isinstance(order, Signal):
+        elif isinstance(order, messages.Signal):
             self._members.signal(order.member, order.signum)
-        elif isinstance(order, LinesOf):
-            call.answer(LinesFound(told=self._outputs.lines(order.member, since=order.since, last=order.last)))
-        elif isinstance(order, Stop):
+        elif isinstance(order, messages.LinesOf):
+            call.answer(messages.LinesFound(told=self._outputs.lines(order.member, since=order.since, last=order.last)))
+        elif isinstance(order, messages.Stop):
             self._stop(order.grace_s)
 
     def _start(self, order: Order) -> None:
@@ -150,7 +137,7 @@ class HostProcess:
             call.refuse(str(error), kind.__name__)
 
         def started(pid: int) -> None:
-            if not call.answer(Started(pid=pid)):  # who ordered it may have gone
+            if not call.answer(messages.Started(pid=pid)):  # who ordered it may have gone
                 self._restarted(order.member, pid)
 
         try:
@@ -158,8 +145,8 @@ class HostProcess:
         except (TypeError, ValueError) as error:
             failed(error)
 
-    def _hello(self, seen_from: str) -> Hello:
-        return Hello(
+    def _hello(self, seen_from: str) -> messages.Hello:
+        return messages.Hello(
             host=self._options.name,
             address=self._options.own_address or seen_from,
             pid=os.getpid(),
@@ -172,13 +159,15 @@ class HostProcess:
         )
 
     def _restarted(self, member: str, pid: int) -> None:
-        self._link.tell(Restarted(member=member, pid=pid))
+        self._link.tell(messages.Restarted(member=member, pid=pid))
 
     def _exited(self, member: str, pid: int, ending: Ending) -> None:
         executing = None if ending.executing is None else tuple(ending.executing)
         last_lines = tuple(ending.last_lines)
         self._link.tell(
-            Exited(member=member, pid=pid, returncode=ending.returncode, last_lines=last_lines, executing=executing)
+            messages.Exited(
+                member=member, pid=pid, returncode=ending.returncode, last_lines=last_lines, executing=executing
+            )
         )
         if self._phase is not None:
             self._end_next()
@@ -225,7 +214,7 @@ class HostProcess:
             self._grace_s, self._phase = grace_s, -1
             self._link.tells_absence = False
             self._members.end()
-            self._link.tell(Stopping())  # else the controller would replace those that end now
+            self._link.tell(messages.Stopping())  # else the controller would replace those that end now
             self._loop.call_soon(self._end_next)
 
     def _end_next(self) -> None:

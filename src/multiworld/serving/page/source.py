@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ..control.client.questions import (
-    EventsSince,
-    EventsTold,
-    LinesOfMembers,
-    MembersLines,
-    MetricsOf,
-    MetricsTold,
-    StatusOf,
-    StatusTold,
-)
+from ..control.client import questions
 from ..control.history import EventRecord
 from ..control.status import ControllerStatus
 from .controller_client import ControllerClient
@@ -64,17 +55,17 @@ class ControllerSource:
         self._client = ControllerClient(address, token)
 
     async def status(self) -> ControllerStatus:
-        return (await self._client.ask(StatusOf(), StatusTold)).status
+        return (await self._client.ask(questions.StatusOf(), questions.StatusTold)).status
 
     async def events(self, since: int) -> list[EventRecord]:
-        return list((await self._client.ask(EventsSince(since=since), EventsTold)).events)
+        return list((await self._client.ask(questions.EventsSince(since=since), questions.EventsTold)).events)
 
     async def lines(self, member: str, last: int) -> list[str]:
-        told = (await self._client.ask(LinesOfMembers(of=member, last=last), MembersLines)).members
+        told = (await self._client.ask(questions.LinesOfMembers(of=member, last=last), questions.MembersLines)).members
         return list(told[member].lines) if member in told else []
 
-    async def gateway_metrics(self) -> MetricsTold:
-        return await self._client.ask(MetricsOf(), MetricsTold)
+    async def gateway_metrics(self) -> questions.MetricsTold:
+        return await self._client.ask(questions.MetricsOf(), questions.MetricsTold)
 
     def close(self) -> None:
         """End the connection to the controller."""
