@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -13,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from multiworld import native
 from multiworld.native import compiled
 
 SAY = "import multiworld.native as n, multiworld.wire.connection.frames as f, multiworld.serving.flow.edge as e"
@@ -111,10 +108,3 @@ def test_the_finder_finds_sources_of_those_modules_alone() -> None:
     assert spec.origin == str(compiled.source_of("wire.connection.frames"))
     for name in ("multiworld", "multiworld.wire", "multiworld.wire.connection.watch", "other.wire.frames"):
         assert finder.find_spec(name, None) is None
-
-
-def test_a_module_is_what_is_said_of_all() -> None:
-    assert str(importlib.import_module("multiworld.wire.connection.frames").__file__).endswith(".py") == bool(
-        native.not_compiled
-    )
-    assert str(importlib.import_module("multiworld.wire.connection.watch").__file__).endswith(".py")

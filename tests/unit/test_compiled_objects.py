@@ -6,6 +6,7 @@ The end of a tensor lets other threads run, a finalizer runs whatever it likes. 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sys
 import threading
 import time
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+from multiworld import native
 from multiworld.wire.progress.operation import Operation, settler
 from multiworld.wire.progress.waiting import outcome, start_and_wait, wait_async, wait_to_the_end
 
@@ -34,6 +36,13 @@ class Ending:
 
 
 def hold(_: torch.Tensor) -> None: ...
+
+
+def test_a_module_is_what_is_said_of_all() -> None:
+    assert str(importlib.import_module("multiworld.wire.connection.frames").__file__).endswith(".py") == bool(
+        native.not_compiled
+    )
+    assert str(importlib.import_module("multiworld.wire.connection.watch").__file__).endswith(".py")
 
 
 def test_threads_that_wait_at_once_each_have_their_own_environment() -> None:
