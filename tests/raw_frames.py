@@ -6,8 +6,6 @@ import socket
 
 from multiworld.wire.connection.frames import HEADER, HEADER_BYTES
 
-__all__ = ["hear"]
-
 
 def hear(sock: socket.socket) -> tuple[int, bytes]:
     """Return kind and meta of the next frame; raises ConnectionError if the other side closes first."""

@@ -26,8 +26,6 @@ from multiworld.process.spawn.fresh import become_fresh, reset_signals, take_des
 from multiworld.process.spawn.python_program import new_main, prepare, run_to_the_end
 from multiworld.testing.hosts import NAMESPACES
 
-__all__ = ["DEVNULL", "Popen", "Program", "become_program", "enter_netns", "fork_by", "read_at_start", "run"]
-
 CONSOLE_SCRIPT = str(Path(sys.executable).with_name("multiworld"))
 READ_AT_START = ("PYTHON", "LD_", "LANG", "LC_", "MALLOC_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "MULTIWORLD_NATIVE")
 """How variables begin that an interpreter, or a library that torch loads, reads once."""

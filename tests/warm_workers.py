@@ -25,8 +25,6 @@ from multiworld.process.spawn.forking import adopt_orphans, fork, is_adopting_or
 from multiworld.testing.worker_process import ChildProcess, Ends
 from tests.warm_programs import Program, become_program, enter_netns, read_at_start
 
-__all__ = ["Nursery", "serve"]
-
 PRELOADED = (
     "torch",
     "multiworld",

@@ -18,29 +18,6 @@ from multiworld.channel.tcp import TcpChannel
 from multiworld.errors import OperationTimeoutError, WorldBrokenError
 from multiworld.wire.progress.operation import Operation
 
-__all__ = [
-    "BlocksInAbort",
-    "CallsTypesTheSame",
-    "CannotReduce",
-    "Computes",
-    "CountsTwice",
-    "CutsShort",
-    "Drops",
-    "EndsLate",
-    "Ignores",
-    "KeepsTheMessage",
-    "LeaksMemory",
-    "LeaksThreads",
-    "OutOfOrder",
-    "ReadsLate",
-    "Remembers",
-    "RoundsDifferently",
-    "Succeeds",
-    "SumsForMax",
-    "TakesAnything",
-    "WritesLate",
-]
-
 
 def relay(inner: Operation[Any], outer: Operation[Any], finish: Callable[[], None] = lambda: None) -> None:
     """Let one operation end as another does, after ``finish`` where it succeeds."""

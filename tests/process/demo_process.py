@@ -14,8 +14,6 @@ from pathlib import Path
 from multiworld.testing.deadlines import scaled
 from tests import warm_programs
 
-__all__ = ["Demo", "start_demo", "started_demos", "still_run"]
-
 
 class Demo:
     """A running ``multiworld demo`` with its output, and all the processes that it has started so far."""

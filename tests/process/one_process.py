@@ -11,8 +11,6 @@ from typing import Any
 import multiworld as mw
 from multiworld.testing import scaled
 
-__all__ = ["in_thread", "worlds"]
-
 
 @contextmanager
 def worlds(size: int, backend: str = "tcp") -> Iterator[list[mw.World]]:

@@ -18,8 +18,6 @@ from multiworld.serving.member.messages import DOWNSTREAM_RANK, UPSTREAM_RANK, e
 from multiworld.serving.member.orders import ORDERS, MemberOrder
 from multiworld.serving.member.reports import MemberReport, reports_of
 
-__all__ = ["FakeMember", "main"]
-
 JOIN_S = 10.0
 
 

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from multiworld.testing import wait_until
 
-__all__ = ["NODES", "slurm_cluster", "why_no_slurm"]
-
 NEEDED = ("slurmctld", "slurmd", "srun", "sbatch", "sinfo")
 NODES = ("127.0.0.1", "127.0.0.2")
 """Names of nodes that are addresses at once: no name service knows this cluster."""

@@ -20,8 +20,6 @@ from multiworld.testing import scaled
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Node", "Nodes", "Parent", "Worker"]
-
 WAIT_S = 20.0
 WORKER = """
 import json, os, signal, socket

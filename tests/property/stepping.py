@@ -8,8 +8,6 @@ from typing import Any
 
 from multiworld.channel.shared_memory.pipe import PythonEnd
 
-__all__ = ["Actor", "flags", "play_in_turns"]
-
 
 class Over(BaseException):
     """The test is over; ends the threads that wait."""

@@ -8,8 +8,6 @@ import subprocess
 
 import pytest
 
-__all__ = ["check_with_promtool", "checked_samples"]
-
 SAMPLE = re.compile(
     r'(?P<name>[a-z_][a-z0-9_]*)(\{(?P<labels>([a-z_]+="(\\.|[^"\\\n])*",?)*)\})? (?P<value>-?[0-9.e+-]+|[+-]Inf|NaN)'
 )

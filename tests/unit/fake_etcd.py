@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-__all__ = ["Entry", "FakeEtcd", "http_answer"]
-
 Fields = dict[str, Any]
 
 

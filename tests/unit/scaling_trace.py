@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from multiworld.serving.control.scaling import Autoscaler, ScaleDecision, ScalingPolicy
 from multiworld.serving.graph import GATEWAY, Graph
 
-__all__ = ["ScalingTrace", "simulate"]
-
 
 @dataclass
 class ScalingTrace:

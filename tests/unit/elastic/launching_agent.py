@@ -18,8 +18,6 @@ from multiworld.world.launcher.launched import Launch, Place
 from multiworld.world.launcher.news import WORKER_NEWS
 from multiworld.world.launcher.process_link import close_links
 
-__all__ = ["TOKEN", "Agent", "agent_of", "eventually"]
-
 T = TypeVar("T")
 TOKEN = "secret"
 

@@ -13,8 +13,6 @@ from multiworld.serving.graph import GATEWAY, Graph, Stage
 from multiworld.serving.member.orders import ORDERS
 from multiworld.serving.member.reports import reports_of
 
-__all__ = ["Process", "SimulatedFleet", "chain", "hear", "order_of", "send"]
-
 LOCAL = ("10.0.0.0",)  # where the controller is
 
 

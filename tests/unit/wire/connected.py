@@ -12,8 +12,6 @@ from multiworld.wire.connection.connection import Connection
 from multiworld.wire.connection.frames import Header, Kind, pack_header
 from multiworld.wire.progress.thread import ProgressThread
 
-__all__ = ["Pair", "Sink", "clog", "connected_pair", "message"]
-
 BACKLOG_BYTES = 64 * 1024 * 1024  # more than any socket takes
 
 

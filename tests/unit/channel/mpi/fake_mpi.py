@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 
 from multiworld.channel.mpi.pump import Found
 
-__all__ = ["FakeNetwork", "FakeRequest", "FakeTransport"]
-
 
 class FakeRequest:
     """Open until ``end``; ``failure`` is what ``Test`` raises."""

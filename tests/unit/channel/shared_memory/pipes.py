@@ -14,8 +14,6 @@ from multiworld.channel.shared_memory import pipe as lane
 from multiworld.channel.shared_memory import pipe_payloads as lane_payloads
 from multiworld.channel.shared_memory.pipe import PAGE_BYTES, NativeEnd, PythonEnd, reader_words, writer_words
 
-__all__ = ["CHUNK", "ENDS", "TURN", "WINDOW", "Ends", "Lane", "Memory", "make_small", "noise"]
-
 WINDOW, CHUNK, TURN = 4096, 256, 8192  # of small lanes; a window divides 2**64
 GUARD = b"\xa5" * 128
 NEAR_THE_END = 2**64 - WINDOW - 321

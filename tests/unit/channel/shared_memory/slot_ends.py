@@ -24,8 +24,6 @@ from multiworld.channel.shared_memory.slots import (
 )
 from tests.unit.channel.shared_memory.pipes import Memory
 
-__all__ = ["ENDS", "KINDS", "MAX_PIECES", "WINDOW_BYTES", "Ends", "Kind", "Slots"]
-
 MAX_PIECES, WINDOW_BYTES = 1000, 100_000
 
 Kind: TypeAlias = type[NativeSlots | PythonSlots]

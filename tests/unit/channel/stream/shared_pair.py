@@ -21,8 +21,6 @@ from multiworld.wire.progress.operation import Operation
 from multiworld.wire.progress.thread import ProgressThread
 from multiworld.wire.progress.waiting import wait_blocking
 
-__all__ = ["Pair"]
-
 
 class Pair:
     """The streams of two ranks. What ``here`` sends, ``there`` may receive."""

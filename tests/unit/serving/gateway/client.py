@@ -14,8 +14,6 @@ from multiworld.serving import Signature
 from multiworld.serving.gateway import GatewayOptions, Metric, Payload
 from multiworld.serving.gateway.app import Application
 
-__all__ = ["Client", "FakePipeline", "Reply", "StreamingPipeline"]
-
 
 @dataclass
 class FakePipeline:
