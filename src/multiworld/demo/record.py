@@ -89,8 +89,6 @@ class Record:
             actions.HostLost: self._host_lost,
         }
 
-    # ---- what happens
-
     def happened(self, event: actions.FleetEvent, *, at: float) -> None:
         """Note an event of the deployment; of one that is being taken down no more than what it was."""
         handle = self._handlers.get(type(event))
@@ -127,8 +125,6 @@ class Record:
                 mended += self._has_answered(view, at)
         return mended
 
-    # ---- what others may know
-
     @property
     def is_whole(self) -> bool:
         """Whether every stage has as many replicas as are wanted that have answered and that nothing has befallen."""
@@ -159,8 +155,6 @@ class Record:
             return None
         num_images = sum(count for at, count in self.answers if any(start <= at < end for start, end in spans))
         return num_images / sum(end - start for start, end in spans)
-
-    # ---- events
 
     def _edge_opened(self, event: actions.EdgeOpened, at: float) -> None:
         self.worlds[event.upstream, event.downstream] = "active"
@@ -203,8 +197,6 @@ class Record:
             self.crash = f"replica {event.member} ended with status {event.returncode}\n{event.last_lines}".rstrip()
         elif fault is not None and fault.freezes:
             fault.fenced_by = signal_name(-event.returncode)
-
-    # ---- below
 
     def _add_fault(self, name: str, member: str, at: float, *, planned: bool) -> Fault:
         stage = self.replicas[member].stage if member in self.replicas else member.rpartition("-")[0]

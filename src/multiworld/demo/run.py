@@ -89,8 +89,6 @@ class _Job:
         await _run_beside(together(*asking), self._conduct(served), self._watch_for_crash())
         self._note("load ended, everything answered; taking the pipeline down")
 
-    # ---- load
-
     async def _ask(self, served: Deployment, trained: Trained) -> None:
         """Be one of those who ask, one request after the other, until the load ends."""
         while not self._load_ended:
@@ -110,8 +108,6 @@ class _Job:
         for fault in self.record.answered(answer["route"].tolist(), num_images, at=time.monotonic()):
             self._note(f"full strength again {fault.recovery_s:.3f} s after {fault.name}")
         self._changed.set()
-
-    # ---- faults
 
     async def _conduct(self, served: Deployment) -> None:
         """Begin to measure at full strength, inject each fault in its time, and end the load."""
@@ -177,8 +173,6 @@ class _Job:
                 await asyncio.wait_for(self._changed.wait(), deadline - time.monotonic())
             except asyncio.TimeoutError:
                 raise MainJobError(f"{what}: not within {STEP_LIMIT_S:g} s") from None
-
-    # ---- show
 
     async def _show(self) -> None:
         """Tell the display how things stand, several times a second."""

@@ -80,8 +80,6 @@ class Worker:
     def __repr__(self) -> str:
         return f"<Worker {self.name!r} pid={self.pid} {self.state}>"
 
-    # ---- events and commands
-
     def await_event(self, event: str | tuple[str, ...], timeout_s: float = DEFAULT_TIMEOUT_S, **fields: Any) -> Report:
         """Block until the worker reports ``event`` (or one of these) with these fields; each report is returned once.
 
@@ -116,8 +114,6 @@ class Worker:
     def command(self, name: str, /, **fields: Any) -> None:
         """Tell the worker something; it reads that with ``worker.wait_command()`` or ``worker.next_command()``."""
         self._write({"command": name, **fields})
-
-    # ---- signals and the end
 
     def kill(self) -> float:
         """Send SIGKILL to the worker alone (also when it is stopped); return the monotonic time just before."""
@@ -212,8 +208,6 @@ class Worker:
         self._closed = True
         self._process.close()
         self._close_files()
-
-    # ---- below: the pipes
 
     def _write(self, message: Mapping[str, Any]) -> None:
         line = json.dumps(message).encode() + b"\n"

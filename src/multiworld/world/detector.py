@@ -161,8 +161,6 @@ class Detector:
         if lost is not None:
             self._lose(link, lost)
 
-    # ---- sentinels
-
     def _provide_sentinel(self, link: Link) -> None:
         """A peer on another host cannot look into our /proc: keep a child that it may ask.
 

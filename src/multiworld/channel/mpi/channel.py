@@ -99,8 +99,6 @@ class MpiChannel(StreamChannel):
         for mover in self._movers.values():
             mover.release(error)
 
-    # ---- set-up
-
     async def _connect(self, timeout_s: float) -> None:
         until = time.monotonic() + SHARE * timeout_s
         try:

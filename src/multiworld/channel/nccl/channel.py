@@ -90,8 +90,6 @@ class NcclChannel(StreamChannel):
     def connect(self, timeout_s: float) -> Operation[None]:
         return drive(self._connect(timeout_s))
 
-    # ---- operations
-
     def send(self, tensor: Tensor, dst: int, tag: int) -> Operation[None]:
         return super().send(self._order.after_now([tensor])[0], dst, tag)
 
@@ -169,8 +167,6 @@ class NcclChannel(StreamChannel):
         else:
             running.fail(GroupFailure(str(error)))
 
-    # ---- set-up
-
     async def _connect(self, timeout_s: float) -> None:
         await self._mesh.connect(timeout_s)
         context = self.context
@@ -218,8 +214,6 @@ class NcclChannel(StreamChannel):
         )
         self._movers.append(mover)
         return NcclStream(owner, rank, mover, self._order)
-
-    # ---- the end
 
     def flush(self, timeout_s: float) -> Operation[None]:
         return drive(self._flush(timeout_s))

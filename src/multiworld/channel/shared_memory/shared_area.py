@@ -57,8 +57,6 @@ class SharedArea:
         memory.on_unused = self._unused_by
         memory.agreement.add_callback(lambda _: self._grant())
 
-    # ---- turns
-
     def reserve(self, turn: Turn) -> None:
         """Give a call its place in the row. The order must be the same on all ranks: that of the calls' numbers."""
         with self._lock:
@@ -113,8 +111,6 @@ class SharedArea:
             self.gave_up = turn.seq
             own.give_up(turn.seq)
 
-    # ---- pages that are not used
-
     def _check_idle(self, seq: int) -> None:
         """On the progress thread, while the area is used now and then: is it still?"""
         with self._lock:
@@ -143,8 +139,6 @@ class SharedArea:
             others = [rank for rank in range(self.size) if rank != self.rank]
             if all(self._unused_after.get(rank) == self._last_seq for rank in others):
                 self._memory.forget(self._memory.area_offset + PAGE_BYTES, 2 * HALF_BYTES)
-
-    # ---- for the call that has its turn
 
     @property
     def pages(self) -> Mapping[int, FlagPage]:
@@ -190,8 +184,6 @@ class SharedArea:
         """Raise what ended the world, if anything did."""
         if self._error is not None:
             raise again(self._error)
-
-    # ---- the end
 
     def close(self, error: Exception) -> None:
         """The world has ended."""

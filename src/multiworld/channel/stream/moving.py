@@ -120,8 +120,6 @@ class MovingStream(MessageStream):
         super().abort(error, keep_arrived=keep_arrived and not self._incoming)
         self._delivered_all()
 
-    # ---- sending
-
     def _queue_message(self, send: Send, flags: int) -> None:
         if not self._moves(send.size_bytes):
             super()._queue_message(send, flags)
@@ -188,8 +186,6 @@ class MovingStream(MessageStream):
             outgoing = self._outgoing.get(send.seq)
         if outgoing is not None and not self._mover.copy_unsent(send.seq):
             self._await_end(outgoing.over, "send")
-
-    # ---- receiving
 
     def take_whole(self, header: Header, meta: bytes, payload: memoryview) -> bool:
         return False  # it may be for memory that only the mover can write to
@@ -302,8 +298,6 @@ class MovingStream(MessageStream):
             self._owner.stream_stuck(self.rank, name)
         if not self._mover.wait_closed(RELEASE_S):
             logger.error("world %s: a cancelled %s may still touch its tensor", self._owner.world, name)
-
-    # ---- the end
 
     def _bye(self) -> None:
         if self._incoming:  # answered when all is here

@@ -73,8 +73,6 @@ class StreamSending:
         with self._issue_lock:
             return [send.operation for send in list(self._unsent)]  # others discard from it without the lock
 
-    # ---- on the way out
-
     def _send(
         self, space: int, tag: int, meta: bytes, segments: list[memoryview], tensors: list[Tensor]
     ) -> Operation[None]:

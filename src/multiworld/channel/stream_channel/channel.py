@@ -108,8 +108,6 @@ class StreamChannel(DataChannel):
     def connect(self, timeout_s: float) -> Operation[None]:
         return self._mesh.connect(timeout_s)
 
-    # ---- point to point
-
     def send(self, tensor: Tensor, dst: int, tag: int) -> Operation[None]:
         return self._mesh.stream(dst).send_tensor(USER, tag, describe(tensor), tensor)
 
@@ -134,8 +132,6 @@ class StreamChannel(DataChannel):
 
     def prepare(self, src: int) -> None:
         self._mesh.stream(src).prepare()
-
-    # ---- collectives
 
     def broadcast(self, tensor: Tensor, src: int) -> Operation[None]:
         signature = f"broadcast from {src} of {_text(tensor)}"
@@ -185,8 +181,6 @@ class StreamChannel(DataChannel):
     def barrier(self) -> Operation[None]:
         steps: Steps = lambda port, _: collectives.barrier(port)  # noqa: E731
         return self._collective(Collective("barrier", "barrier", [], steps))
-
-    # ---- progress and the end
 
     def help(self, operation: Operation[Any], peer: int | None, timeout_s: float | None) -> None:
         self._gates.open_here()

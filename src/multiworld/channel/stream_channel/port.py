@@ -103,8 +103,6 @@ class StreamPort:
         await work(call)
         return True
 
-    # ---- what the shared call asks
-
     def check(self) -> None:
         assert self._area is not None
         self._area.check()
@@ -116,8 +114,6 @@ class StreamPort:
 
     def mismatch(self, rank: int, signature: bytes) -> Exception:
         return self._mesh.stream(rank).differs(self._signature, signature)
-
-    # ---- arithmetic, and the end
 
     def compute(self, work: Callable[[], None], size_bytes: int) -> Operation[None]:
         if size_bytes > INLINE_COMPUTE_BYTES and self._thread != threading.get_ident():

@@ -78,8 +78,6 @@ class Examiner:
         self._workers = self._crew = None
         self._missing.clear()
 
-    # ---- what scripts use
-
     @property
     def crew(self) -> Crew:
         """The members, all of them ready."""
@@ -136,8 +134,6 @@ class Examiner:
         self._missing.append(crew.members[member])
         return at
 
-    # ---- how members play
-
     def _perform(self, check: Check, size: int) -> None:
         """Let members play the check in a world of this size, and carry their words from one to the other."""
         members = self.crew.members[:size]
@@ -192,8 +188,6 @@ class Examiner:
                 met.clear()
         self._all_ended = True
         return failures
-
-    # ---- verdicts
 
     def _sizes(self, check: Check) -> list[int]:
         return [size for size in self.subject.world_sizes if size in check.sizes]

@@ -138,8 +138,6 @@ class LaunchLink:
         self._lost = "this process was forked from the one that was connected to it"
         self._loop.abandon_after_fork()
 
-    # ---- the connection
-
     def _dial(self) -> None:
         dialing = dial(
             self._loop,

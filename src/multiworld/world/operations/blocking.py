@@ -82,8 +82,6 @@ class BlockingWorld:
     def _collective(self, start: Callable[[], Operation[None]], timeout_s: float | None) -> None:
         while_blocked(lambda: self._world.wait_thread(start(), None, timeout_s))
 
-    # ---- requests
-
     def isend(self, tensor: Tensor, dst: int, tag: int = 0, timeout_s: float | None = None) -> Request[None]:
         return Request(self._world, self._world.start_send(tensor, dst, tag, timeout_s), "isend", dst)
 
@@ -136,8 +134,6 @@ class BlockingWorld:
 
     def ibarrier(self, timeout_s: float | None = None) -> Request[None]:
         return Request(self._world, self._world.start_barrier(timeout_s), "ibarrier")
-
-    # ---- life
 
     def leave(self, timeout_s: float | None = None) -> None:
         self._world.leave_blocking(timeout_s)
