@@ -47,9 +47,7 @@ def decision(alternations: int) -> list[Line]:
     ]
     lines = _measure(SimulatedCluster(FEW), [replaced], alternations)
     for policy in (WORKER, ALL):
-        # where all workers are started again, their orders and reports alone are a kilobyte for each
-        lost = replaced if policy is WORKER else replaced._replace(max_bytes=None)
-        lines += _measure(SimulatedCluster(MANY, policy=policy), [lost, *whole], alternations)
+        lines += _measure(SimulatedCluster(MANY, policy=policy), [replaced, *whole], alternations)
         lines += _measure(SimulatedCluster(MANY, policy=policy, min_hosts=MANY // 2), elastic, alternations)
         drained = Event(f"{SOME} are drained", lambda cluster: cluster.drain(SOME))
         lines += _measure(SimulatedCluster(MANY, policy=policy, min_hosts=MANY // 2), [drained, ENDED], 1)

@@ -41,6 +41,7 @@ class Entry:
     assignment: Assignment
     returncode: int | None = None
     ordered: bool = False
+    quiet: bool = False
     began_at: float = field(default_factory=time.monotonic)
 
 
@@ -73,16 +74,16 @@ class EntryAgent:
                     entry.assignment = order.renewed(entry.assignment, ROLE)
         elif isinstance(order, Stop):
             for worker in order.workers:
-                self._loop.call_later(0.01, partial(self.exit, worker, -15, ordered=True))
+                self._loop.call_later(0.01, partial(self.exit, worker, -15, ordered=True, quiet=order.quiet))
         elif isinstance(order, OpenMaster):
             self._master = Master(order.generation, "127.0.0.1", next(self._ports))
             generation, address, port = self._master
             self._report(MasterOpened(generation=generation, address=address, port=port))
 
-    def exit(self, worker: str, returncode: int, *, ordered: bool = False) -> None:
+    def exit(self, worker: str, returncode: int, *, ordered: bool = False, quiet: bool = False) -> None:
         for entry in self.entries.values():
             if entry.id == worker and entry.returncode is None:
-                entry.returncode, entry.ordered = returncode, ordered
+                entry.returncode, entry.ordered, entry.quiet = returncode, ordered, quiet
                 self._report_exit(entry)
 
     def _report_exit(self, entry: Entry) -> None:
@@ -91,7 +92,7 @@ class EntryAgent:
             Exited(
                 worker=entry.id,
                 returncode=entry.returncode,
-                failure=_failure(entry, entry.returncode) if entry.returncode else None,
+                failure=_failure(entry, entry.returncode) if entry.returncode and not entry.quiet else None,
                 ordered=entry.ordered,
                 clock_us=now_us(),
             )

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from ...process.spawn.fork_server import ForkServer
 from ...wire.progress.thread import ProgressThread
@@ -79,7 +79,7 @@ class Agent:
         elif isinstance(order, Membership):
             self._regroup(order)
         elif isinstance(order, actions.Stop):
-            self._stop(order.workers, order.signum, order.grace_s)
+            self._stop(order)
         elif isinstance(order, actions.Kill):
             held = self._find(order.worker)
             if held is not None:
@@ -214,11 +214,10 @@ class Agent:
                 held.assign(membership.renewed(held.assignment, self._options.role))
                 self._publish(held)
 
-    def _stop(self, worker_ids: Sequence[str], signum: int, grace_s: float) -> None:
-        for worker_id in worker_ids:
-            held = self._find(worker_id)
-            if held is not None:
-                held.stop(signum, grace_s)
+    def _stop(self, order: actions.Stop) -> None:
+        for held in [each for each in self._held.values() if each.id in order.workers]:
+            held.is_quiet = order.quiet
+            held.stop(order.signum, order.grace_s)
 
     def _exited(self, held: HeldWorker) -> None:
         self._port.forget(held.id)
@@ -236,7 +235,7 @@ class Agent:
             actions.Exited(
                 worker=held.id,
                 returncode=held.returncode,
-                failure=held.failure,
+                failure=None if held.is_quiet and held.returncode in actions.OUR_SIGNALS else held.failure,
                 ordered=held.ordered,
                 clock_us=now_us(),
             )

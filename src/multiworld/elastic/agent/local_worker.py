@@ -82,6 +82,8 @@ class HeldWorker:
         self.given_up = False
         self.ordered = False
         """Whether it was told to end."""
+        self.is_quiet = False
+        """Whether nobody asks then how it ended."""
         self.verdict: tuple[FailureCause, str] | None = None
         """Why we ended it, if not because the coordinator said so, and what we saw."""
         self._on_exit = on_exit

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -24,6 +25,10 @@ class Start:
     assignment: Assignment
 
 
+OUR_SIGNALS = (-signal.SIGTERM, -signal.SIGKILL)
+"""What workers return that we have ended."""
+
+
 @message("stop")
 @dataclass(frozen=True, kw_only=True)
 class Stop:
@@ -33,6 +38,8 @@ class Stop:
     workers: tuple[str, ...]
     signum: int
     grace_s: float
+    quiet: bool = False
+    """Nobody asks how those end that a signal of ours ends."""
 
 
 @message("kill")
@@ -179,7 +186,7 @@ class InWorld:
 @message("exited")
 @dataclass(frozen=True, kw_only=True)
 class Exited:
-    """A worker has ended. ``failure``: None if it ended well; ``clock_us``: the clock of this host."""
+    """A worker has ended. ``failure``: None if it did so well, or by a quiet stop. ``clock_us``: this host's clock."""
 
     worker: str
     returncode: int

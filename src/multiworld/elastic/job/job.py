@@ -12,7 +12,20 @@ from math import inf
 
 from ...process.signal_names import signal_name
 from ...wire.messages import Json
-from .actions import Action, End, Kill, Master, Outcome, Reassign, Record, Release, Reset, WorkerReport
+from .actions import (
+    OUR_SIGNALS,
+    Action,
+    End,
+    Kill,
+    Master,
+    Outcome,
+    Reassign,
+    Record,
+    Release,
+    Reset,
+    Stop,
+    WorkerReport,
+)
 from .ending import Ending
 from .failure import FailureCause, WorkerFailure
 from .layout import AgentInfo, Slot
@@ -30,7 +43,6 @@ from .status import WorkerStatus
 __all__ = ["LARGE_JOB", "Job", "Phase"]
 
 LATE_S = 5.0  # after the grace, for an agent to report that it has killed its workers
-OUR_SIGNALS = (-signal.SIGTERM, -signal.SIGKILL)
 LARGE_JOB = 100  # hosts; in a larger job one decision may take milliseconds
 NOT_ITS_FAULT = (FailureCause.SIGNAL, FailureCause.AGENT_STOPPED)
 NOT_BACK = "it is not among those that followed when another coordinator took over"
@@ -555,7 +567,8 @@ class Job:
     # ---- workers
 
     def _stop(self, workers: Iterable[tuple[Slot, Post]], signum: int, *, forced: bool = False) -> list[Action]:
-        return [*self._posts.stop(workers, int(signum), self.plan.shutdown_s, forced=forced)]
+        stop = Stop(workers=(), signum=int(signum), grace_s=self.plan.shutdown_s, quiet=self.ending.signum is None)
+        return [*self._posts.stop(workers, stop, forced=forced)]
 
     def _take_over(self, slot: Slot, report: WorkerReport, now: float, age_s: float) -> None:
         self.generation = max(self.generation, report.assignment.generation)  # the roster may be older

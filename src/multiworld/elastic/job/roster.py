@@ -60,14 +60,14 @@ class Roster:
 @sparse  # a thousand agents are told it
 @dataclass(frozen=True, kw_only=True)
 class RosterFacts:
-    """What a roster says of the job as a whole."""
+    """What a roster says of the job as a whole. None: as before."""
 
-    generation: int
+    generation: int | None = None
     wanted_nodes: int | None = None
     signum: int | None = None
-    given_up: str = ""
-    uses_multiworld: bool = False
-    num_events: int = 0
+    given_up: str | None = None
+    uses_multiworld: bool | None = None
+    num_events: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +104,11 @@ def change_between(before: Roster, after: Roster, *, since: int, revision: int) 
     """Return what ``changed`` makes ``after`` of, or None: it must be told whole."""
     members, had = _by_id(after.members), _by_id(before.members)  # not sets: a thousand hashes take their time
     known = {each.id: each for each in before.known}
-    facts = {name: getattr(after, name) for name in FACTS}
+    facts = {name: value for name in FACTS if (value := getattr(after, name)) != getattr(before, name)}
     change = RosterChange(
         since=since,
         revision=revision,
-        facts=None if facts == {name: getattr(before, name) for name in FACTS} else RosterFacts(**facts),
+        facts=RosterFacts(**facts) if facts else None,
         left=tuple(each.id for each in before.members if _is_other(members.get(each.id), each)),
         joined=tuple(each for each in after.members if _is_other(had.get(each.id), each)),
         active=_names_change(before.active, after.active),
@@ -124,7 +124,7 @@ def changed(before: Roster, change: RosterChange) -> Roster:
     left = set(change.left)
     active = _names_changed(before.active, change.active)
     known = {each.id: each for each in (*before.known, *change.known)}
-    facts = {} if change.facts is None else {name: getattr(change.facts, name) for name in FACTS}
+    facts = {name: value for name in FACTS if (value := getattr(change.facts, name, None)) is not None}
     return replace(
         before,
         members=(*(each for each in before.members if each.id not in left), *change.joined),

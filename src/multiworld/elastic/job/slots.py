@@ -184,15 +184,15 @@ class Posts:
             for slot in [slot for slot, post in self.on(agent).items() if post.state is not PostState.SUCCEEDED]:
                 self._drop(slot)
 
-    def stop(
-        self, workers: Iterable[tuple[Slot, Post]], signum: int, grace_s: float, *, forced: bool = False
-    ) -> list[Stop]:
+    def stop(self, workers: Iterable[tuple[Slot, Post]], how: Stop, *, forced: bool = False) -> list[Stop]:
         """Return the orders to stop those of these that run; ``forced``: also those that are being stopped already."""
         by_agent: dict[str, list[str]] = {}
         for slot, post in workers:
             if post.state is PostState.RUNNING or forced:
                 post.state = PostState.STOPPING  # it is alive before and after, so no index changes
                 by_agent.setdefault(slot.agent, []).append(post.id)
+        signum, grace_s, quiet = how.signum, how.grace_s, how.quiet
         return [
-            Stop(agent=agent, workers=tuple(ids), signum=signum, grace_s=grace_s) for agent, ids in by_agent.items()
+            Stop(agent=agent, workers=tuple(ids), signum=signum, grace_s=grace_s, quiet=quiet)
+            for agent, ids in by_agent.items()
         ]

@@ -384,6 +384,16 @@ def test_a_signal_reaches_every_worker_and_its_status_is_the_jobs() -> None:
     assert (some.outcome.status, some.outcome.signum) == (143, signal.SIGTERM)
 
 
+def test_how_workers_end_that_are_started_again_is_asked_for_only_if_the_job_ends() -> None:
+    some = hosts(2, 2, policy=RestartPolicy.ALL)
+    some.attach(agent("a"))
+    some.attach(agent("b"))
+    stops = [each for each in some.job.agent_lost("a", "gone", some.now) if isinstance(each, Stop)]
+    assert [(stop.agent, stop.quiet) for stop in stops] == [("b", True)]
+    stops = [each for each in some.job.interrupted(signal.SIGTERM, some.now) if isinstance(each, Stop)]
+    assert [(stop.agent, stop.quiet) for stop in stops] == [("b", False)]
+
+
 def test_workers_that_end_well_on_a_signal_end_the_job_well() -> None:
     some = hosts()
     some.attach(agent("a", num_workers=1))

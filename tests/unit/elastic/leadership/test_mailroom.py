@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.elastic.simulated_cluster import HandDrivenLoop, SimulatedCluster
 from multiworld.elastic.job.layout import AgentInfo
+from multiworld.elastic.job.options import RestartPolicy
 from multiworld.elastic.job.roster import Roster, RosterChange, RosterEntry, change_between, changed
 from multiworld.elastic.leadership.mailroom import Mailroom, RosterCopy
 from multiworld.elastic.leadership.messages import AgentMessage, RosterChanged, RosterTold
@@ -38,6 +39,17 @@ def test_one_host_of_a_thousand_lost_and_replaced_costs_two_megabytes_at_most(th
     assert not thousand.num_messages["RosterTold"]
     assert not thousand.num_messages["Reassign"]  # none has another rank
     assert thousand.num_messages["Membership"] == 998
+
+
+@pytest.mark.timeout(300)
+def test_so_it_does_when_all_workers_are_started_again() -> None:
+    cluster = SimulatedCluster(1000, policy=RestartPolicy.ALL)
+    cluster.start()
+    cluster.forget()
+    cluster.lose_and_replace()
+    cluster.check()
+    assert sum(cluster.num_bytes.values()) <= MAX_BYTES
+    assert cluster.num_messages["Start"] == cluster.num_messages["Exited"] + 2  # the newcomer's
 
 
 @pytest.mark.timeout(300)
