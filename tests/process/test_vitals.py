@@ -15,7 +15,7 @@ import pytest
 
 from multiworld.world.liveness import Vital
 from multiworld.world.processes import vitals
-from multiworld.world.processes.procfs import process_session
+from multiworld.world.processes.procfs import process_session, process_start_time
 
 pytestmark = [pytest.mark.process, pytest.mark.alone]
 
@@ -34,7 +34,7 @@ def child(code: str = "import sys; sys.stdin.read()") -> Iterator[subprocess.Pop
 
 
 def start_time(process: subprocess.Popen[bytes]) -> int:
-    started = vitals.process_start_time(process.pid)
+    started = process_start_time(process.pid)
     assert started is not None
     return started
 
@@ -129,7 +129,7 @@ def test_a_frozen_process_counts_as_stopped() -> None:
 def test_an_unknown_pid_has_no_start_time_and_no_descriptor() -> None:
     with child() as process:
         started = start_time(process)
-    assert vitals.process_start_time(process.pid) is None
+    assert process_start_time(process.pid) is None
     assert vitals.open_pidfd(process.pid) is None
     assert vitals.observe_process(process.pid, started) is Vital.EXITED
 

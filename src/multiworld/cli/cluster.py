@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from ..command_parser import CommandParser
 from ..elastic.control.client import ControlError, Conversation, Session
 from ..elastic.control.messages import Done, Drain, Here, Kill, Scale, WhoIsHere
-from ..wire.endpoints.names import addresses_of, is_address
+from ..wire.endpoints.addresses import addresses_of, is_address
 from ..wire.endpoints.token import weakness_of
 from ..wire.messages import to_json
 from ..world.launcher.launched import token_of_environment

@@ -24,7 +24,7 @@ from ..errors import (
     WorldBrokenError,
 )
 from ..events import Event, PeerLost, PeerSuspected, WorldBroken, WorldFormed, WorldLeft
-from ..wire.endpoints.names import is_address
+from ..wire.endpoints.addresses import is_address
 from ..wire.endpoints.token import check_token, warn_of_weakness
 from ..wire.progress.compute_thread import ComputeThread
 from ..wire.progress.operation import Operation, StepsCancelled, drive, settler

@@ -6,13 +6,7 @@ import string
 from collections.abc import Mapping
 
 from ...process.spawn.entrypoint import Entrypoint
-from ...world.launcher.launched import (
-    AGENT_VARIABLE,
-    GENERATION_VARIABLE,
-    JOB_VARIABLE,
-    TOKEN_VARIABLE,
-    WORKER_VARIABLE,
-)
+from ...world.launcher.launched import Launch
 from ..job.assignment import Assignment
 from ..job.options import JobOptions
 
@@ -32,6 +26,9 @@ def worker_variables(
     device for this worker.
     """
     budget = options.budget
+    launch = Launch(
+        agent=agent, worker=worker_id, job=options.run_id, generation=assignment.generation, token=options.token or ""
+    )
     variables = {
         **inherited,
         "RANK": str(assignment.rank),
@@ -51,17 +48,12 @@ def worker_variables(
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_ERROR_FILE": error_file,
         "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(each.name for each in options.signals),
-        AGENT_VARIABLE: agent,
-        WORKER_VARIABLE: worker_id,
-        JOB_VARIABLE: options.run_id,
-        GENERATION_VARIABLE: str(assignment.generation),
+        **launch.to_environment(),
         **_device_variables(options, assignment.local_rank, inherited),
     }
     variables.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if options.omp_num_threads is not None:
         variables.setdefault("OMP_NUM_THREADS", str(options.omp_num_threads))
-    if options.token is not None:
-        variables[TOKEN_VARIABLE] = options.token
     return variables
 
 

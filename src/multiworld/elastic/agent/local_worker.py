@@ -26,8 +26,8 @@ from ...wire.progress.thread import ProgressThread, Timer
 from ...wire.progress.waiting import run_in_thread
 from ...wire.rate_limited_log import RateLimitedLog
 from ...world.liveness import Vital
-from ...world.processes.procfs import is_uninterruptible
-from ...world.processes.vitals import observe_process, process_start_time
+from ...world.processes.procfs import is_uninterruptible, process_start_time
+from ...world.processes.vitals import observe_process
 from ..job.assignment import Assignment
 from ..job.failure import FailureCause, WorkerFailure
 from ..job.options import JobOptions

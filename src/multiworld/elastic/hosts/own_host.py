@@ -5,8 +5,7 @@ from __future__ import annotations
 import getpass
 import socket
 
-from ...wire.endpoints.addresses import can_listen_at
-from ...wire.endpoints.names import addresses_of, is_address
+from ...wire.endpoints.addresses import addresses_of, can_listen_at, is_address
 
 
 def is_this_host(name: str) -> bool:

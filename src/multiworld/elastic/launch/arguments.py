@@ -17,7 +17,7 @@ from typing import Any
 from torch.distributed import run as torchrun
 
 from ...process.spawn.entrypoint import Entrypoint, EntrypointKind
-from ...world.launcher.launched import TOKEN_VARIABLE
+from ...wire.endpoints.token import TOKEN_VARIABLE
 from ..agent.environment import check_visible_devices
 from ..job.options import ANY_PORT_HERE, DEFAULT_SHUTDOWN_S, JobOptions, LogOptions
 from ..rendezvous.endpoint import STATIC_PORT

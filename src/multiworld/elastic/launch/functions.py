@@ -16,7 +16,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.launcher import api as torch_launcher
 
 from ...process.spawn.entrypoint import Entrypoint, EntrypointKind
-from ...world.launcher.launched import TOKEN_VARIABLE
+from ...wire.endpoints.token import TOKEN_VARIABLE
 from ..agent.environment import check_visible_devices
 from ..job.options import DEFAULT_SHUTDOWN_S, JobOptions, LogOptions, RestartBudget
 from .arguments import signals_of, uninterruptible_s

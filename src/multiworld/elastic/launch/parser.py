@@ -13,7 +13,7 @@ from torch.distributed.argparse_util import check_env, env
 from torch.distributed.run import get_args_parser
 
 from ...command_parser import CommandParser
-from ...wire.endpoints.names import is_address
+from ...wire.endpoints.addresses import is_address
 from ...world.liveness import DEFAULT_LEASE_S
 from ..job.options import DEFAULT_PAGE, RestartBudget, RestartPolicy
 from .command_line import AmbiguousOptionError, split_at_script

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ...observe.server import PageServer
 from ...observe.snapshots import Snapshots
-from ...wire.endpoints.names import is_address
+from ...wire.endpoints.addresses import is_address
 from ...wire.progress.thread import ProgressThread
 from ..job.actions import Record
 from ..job.failure import WorkerFailure

@@ -6,8 +6,7 @@ import socket
 from dataclasses import dataclass
 
 from ...observe.sites import is_loopback
-from ...wire.endpoints.addresses import can_listen_at, family_of
-from ...wire.endpoints.names import addresses_of, is_address
+from ...wire.endpoints.addresses import addresses_of, can_listen_at, family_of, is_address
 
 DEFAULT_PORT, STATIC_PORT = 29400, 29500  # as torchrun has them
 WILDCARDS = ("0.0.0.0", "::")

@@ -10,8 +10,8 @@ import json
 import re
 from dataclasses import dataclass
 
+from ...wire.endpoints.token import TOKEN_VARIABLE
 from ...wire.messages import Json
-from ...world.launcher.launched import TOKEN_VARIABLE
 
 NODES = re.compile(r"(\d+)(?::(\d+))?(?:\+(\d+))?")
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")

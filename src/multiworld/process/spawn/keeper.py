@@ -14,7 +14,7 @@ from functools import partial
 from ...wire.progress.thread import ProgressThread
 from ...wire.rate_limited_log import RateLimitedLog
 from ...world.processes.restarts import Restarts
-from ...world.processes.stopped import StoppedTime
+from ...world.processes.vitals import StoppedTime
 from .fork_server import ForkServer, Started
 
 logger = logging.getLogger(__name__)

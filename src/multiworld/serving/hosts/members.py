@@ -24,7 +24,7 @@ from ...wire.descriptors import is_scarcity
 from ...wire.progress.thread import ProgressThread, Timer
 from ...wire.rate_limited_log import RateLimitedLog
 from ...world.processes.restarts import Restarts
-from ...world.processes.stopped import StoppedTime
+from ...world.processes.vitals import StoppedTime
 from ..member.exit_status import IN_VAIN, Ending, starts_again
 from ..replica.black_box import BlackBox
 from .logs.output import Outputs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...wire.endpoints.names import is_address
+from ...wire.endpoints.addresses import is_address
 from ...wire.endpoints.token import check_token
 from ...wire.messages import message
 from ..graces import GRACE_S

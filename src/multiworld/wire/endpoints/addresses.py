@@ -1,11 +1,14 @@
 """The two kinds of addresses that processes find each other at: numeric ones, and names on one host.
 
-A name begins with a NUL and stands for a Unix socket in Linux's abstract namespace: it leaves no file behind, and ends
-with its owner. Any user of the host could connect to it, so both ends ask the kernel who the other one is.
+Host names are turned into addresses once, where a user gives them: nothing else knows them. A name on one host begins
+with a NUL and stands for a Unix socket in Linux's abstract namespace: it leaves no file behind and ends with its owner.
+Any user of the host could connect to it, so both ends ask the kernel who the other one is.
 """
 
 from __future__ import annotations
 
+import errno
+import ipaddress
 import os
 import socket
 import struct
@@ -67,3 +70,26 @@ def is_ours(sock: socket.socket) -> bool:
 def show(host: str, port: int) -> str:
     """Return an address for people."""
     return host[1:] if is_local(host) else f"{host}:{port}"
+
+
+def resolve(host: str) -> str:
+    """Return a numeric address; blocks for DNS unless ``host`` is one already. Raises OSError."""
+    return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+
+
+def addresses_of(name: str) -> list[str]:
+    """Return all numeric addresses of a host's name, IPv4 first; blocks for DNS. Raises OSError with a ``strerror``."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # no name can be like that
+        raise OSError(errno.EINVAL, "that is no name") from error
+    return [str(each[4][0]) for each in sorted(found, key=lambda each: each[0] != socket.AF_INET)]
+
+
+def is_address(host: str) -> bool:
+    """Return whether ``host`` is a numeric IPv4 or IPv6 address."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -12,9 +12,9 @@ from ...errors import HandshakeError, JoinRefusedError, StoreError
 from ...store.base import StoreURL, parse_store_url
 from ...store.tcp import PURPOSE, TCPStore, TCPStoreServer
 from ...wire.backoff import BackOff
+from ...wire.endpoints.addresses import is_address, resolve
 from ...wire.endpoints.dialer import DialError, dial
 from ...wire.endpoints.handshake import DialerHello
-from ...wire.endpoints.names import is_address, resolve
 from ...wire.progress.operation import Operation, drive
 from ...wire.progress.thread import ProgressThread
 from ...wire.progress.waiting import pause, run_in_thread, wait_blocking

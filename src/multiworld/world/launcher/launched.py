@@ -12,23 +12,6 @@ from ...wire.endpoints.handshake import DialerHello
 from ...wire.endpoints.token import TOKEN_VARIABLE
 from ...wire.messages import message, sparse
 
-__all__ = [
-    "AGENT_VARIABLE",
-    "GENERATION_VARIABLE",
-    "JOB_VARIABLE",
-    "MAX_JOB_NAME",
-    "MAX_WORKER_NAME",
-    "TOKEN_VARIABLE",
-    "WORKER_VARIABLE",
-    "Launch",
-    "Place",
-    "PlaceTold",
-    "WorkerHello",
-    "job_name",
-    "launched",
-    "token_of_environment",
-]
-
 AGENT_VARIABLE = "MULTIWORLD_AGENT"
 WORKER_VARIABLE = "MULTIWORLD_WORKER"
 JOB_VARIABLE = "MULTIWORLD_JOB"
@@ -54,13 +37,13 @@ class Launch:
     token: str = ""
 
     def to_environment(self) -> dict[str, str]:
-        """Return the variables that ``launched`` reads."""
+        """Return the variables that ``launched`` reads; without a token, none says so."""
         return {
             AGENT_VARIABLE: self.agent,
             WORKER_VARIABLE: self.worker,
             JOB_VARIABLE: self.job,
             GENERATION_VARIABLE: str(self.generation),
-            TOKEN_VARIABLE: self.token,
+            **({TOKEN_VARIABLE: self.token} if self.token else {}),
         }
 
 

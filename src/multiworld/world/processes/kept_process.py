@@ -15,8 +15,7 @@ from typing import Generic, Protocol, TypeVar
 from ...wire.progress.thread import IOHandler, Timer
 from .procfs import EXITED, process_start_time, process_state
 from .restarts import Restarts
-from .stopped import StoppedTime
-from .vitals import open_pidfd
+from .vitals import StoppedTime, open_pidfd
 
 logger = logging.getLogger(__name__)
 

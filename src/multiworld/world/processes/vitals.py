@@ -6,9 +6,7 @@ import hashlib
 import os
 
 from ..liveness import Vital
-from .procfs import boot_id, namespace, process_start_time, process_state
-
-__all__ = ["host_identity", "observe_process", "open_pidfd", "process_start_time", "shares_host"]
+from .procfs import STOPPED, boot_id, namespace, process_start_time, process_state
 
 
 def host_identity() -> bytes:
@@ -55,3 +53,23 @@ def open_pidfd(pid: int, start_time: int | None = None) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+class StoppedTime:
+    """For how long a running child was seen to be stopped: by a signal, a debugger or a frozen container."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._start_time = pid, process_start_time(pid) or 0
+        self._since: float | None = None
+
+    def look(self, now: float) -> float:
+        """Return the seconds since the first of the looks that found it stopped, without one that did not; else 0."""
+        if process_state(self._pid, self._start_time) != STOPPED:
+            self._since = None
+            return 0.0
+        self._since = now if self._since is None else self._since
+        return now - self._since
+
+    def forget(self) -> None:
+        """Count from the next look: this process did not run, and both may have been stopped together."""
+        self._since = None
