@@ -27,7 +27,7 @@ from multiworld.elastic.job.status import AgentStatus
 from multiworld.elastic.leadership.coordinator import Coordinator
 from multiworld.elastic.page.site import serve_job
 from multiworld.elastic.page.snapshot import Failure, Snapshot
-from multiworld.elastic.page.source import PageKeeper
+from multiworld.elastic.page.source import PageSource
 from multiworld.observe import server as server_module
 from multiworld.observe import snapshots as snapshots_module
 from multiworld.observe.server import PageServer
@@ -194,7 +194,7 @@ def test_failures_stay_on_the_page_when_the_job_has_forgotten_them(monkeypatch: 
     coordinator = SimpleNamespace(
         term=1, job=SimpleNamespace(ending=ending), events=events, record=lambda *_, **__: None
     )
-    keeper = PageKeeper(
+    keeper = PageSource(
         loop, ("127.0.0.1", 0), token="", host="here", status=lambda: job_status(some), read_lines=lines_of
     )
     failed = Event(number=1, at=1.0, kind="worker failed", text="rank 1 failed", generation=1, term=1)

@@ -21,9 +21,9 @@ from ..torch_services.metrics import JobMetrics
 from ..torch_services.timers import OverrunTimer
 from .absence import Absence
 from .clock import now_us
-from .local_worker import HeldWorker, Starter
+from .local_worker import LocalWorker, Starter
 from .master_store import MasterKeeper, MasterStore
-from .shared_port import FrontDoor
+from .shared_port import SharedPort
 from .worker_port import WorkerPort
 
 logger = logging.getLogger(__name__)
@@ -50,17 +50,17 @@ class Agent:
         inherited: Mapping[str, str],
         report: Callable[[actions.Report], None],
         metrics: JobMetrics,
-        door: Callable[[], FrontDoor | None] = lambda: None,
+        door: Callable[[], SharedPort | None] = lambda: None,
     ) -> None:
         self._loop, self._options, self._pump, self._report = loop, options, pump, report
         self._door, self._metrics = door, metrics
-        self._held: dict[int, HeldWorker] = {}  # by local rank; also the last one that ended there
+        self._held: dict[int, LocalWorker] = {}  # by local rank; also the last one that ended there
         self._restarted: dict[int, list[float]] = {}
         self._store = ""
         self._masters = MasterKeeper(loop, address, self._serving, self._leads)
         self._port = WorkerPort(loop, token, on_hello=self._greeted, on_news=self._news, on_gone=lambda _: None)
         self._starter = Starter(loop, options, fork_server, pump, self._port.address, inherited)
-        self._replaced: set[HeldWorker] = set()  # given up, and still dying while another stands in their place
+        self._replaced: set[LocalWorker] = set()  # given up, and still dying while another stands in their place
         self._when_idle: list[Callable[[], None]] = []  # when all that were given up have ended
         self._closed = False
         self._look_every_s = options.lease_s / LOOKS_PER_LEASE
@@ -150,7 +150,7 @@ class Agent:
         self._check_idle()
 
     @property
-    def held(self) -> list[HeldWorker]:
+    def held(self) -> list[LocalWorker]:
         """The workers of this host, also those that have ended and were not replaced. From any thread."""
         return list(self._held.values())
 
@@ -194,7 +194,7 @@ class Agent:
         restarted = self._restarted.setdefault(assignment.local_rank, [])
         del restarted[assignment.restarts :]  # it may have been without ranks meanwhile, and begin anew
         restarted += [time.monotonic()] * (assignment.restarts - len(restarted))
-        held = HeldWorker(
+        held = LocalWorker(
             self._loop, worker_id, assignment, on_exit=self._exited, agent_was_away=self._look_at_the_clock
         )
         self._held[assignment.local_rank] = held
@@ -219,7 +219,7 @@ class Agent:
             held.is_quiet = order.quiet
             held.stop(order.signum, order.grace_s)
 
-    def _exited(self, held: HeldWorker) -> None:
+    def _exited(self, held: LocalWorker) -> None:
         self._port.forget(held.id)
         if not held.given_up:
             self._report_exit(held)
@@ -229,7 +229,7 @@ class Agent:
             del self._held[held.assignment.local_rank]  # nobody needs to hear of it again
         self._check_idle()
 
-    def _report_exit(self, held: HeldWorker) -> None:
+    def _report_exit(self, held: LocalWorker) -> None:
         assert held.returncode is not None
         self._report(
             actions.Exited(
@@ -253,10 +253,10 @@ class Agent:
         for then in waiting:
             then()
 
-    def _find(self, worker_id: str) -> HeldWorker | None:
+    def _find(self, worker_id: str) -> LocalWorker | None:
         return next((held for held in self._held.values() if held.id == worker_id), None)
 
-    def _publish(self, held: HeldWorker) -> None:
+    def _publish(self, held: LocalWorker) -> None:
         if held.returncode is not None:
             return
         assignment = held.assignment

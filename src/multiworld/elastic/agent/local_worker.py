@@ -56,7 +56,7 @@ def start_fork_server(options: JobOptions, *, in_place: bool) -> ForkServer:
     )
 
 
-class HeldWorker:
+class LocalWorker:
     """Progress thread only. ``on_exit`` is called once, when the worker has ended and its output was read."""
 
     def __init__(
@@ -65,7 +65,7 @@ class HeldWorker:
         worker_id: str,
         assignment: Assignment,
         *,
-        on_exit: Callable[[HeldWorker], None],
+        on_exit: Callable[[LocalWorker], None],
         agent_was_away: Callable[[], float],
     ) -> None:
         """``agent_was_away``: for how long this agent did not run just now, for which the fork server ends workers."""
@@ -94,10 +94,10 @@ class HeldWorker:
         self._stop: tuple[int, float] | None = None  # ordered before there was a process
         self._retry: Timer | None = None
         self._give_up: Callable[[int], None] = self._end
-        self._examine: Callable[[HeldWorker, int], WorkerFailure | None] = lambda held, returncode: None
+        self._examine: Callable[[LocalWorker, int], WorkerFailure | None] = lambda held, returncode: None
 
     def began(
-        self, process: WorkerProcess, streams: WorkerStreams, examine: Callable[[HeldWorker, int], WorkerFailure]
+        self, process: WorkerProcess, streams: WorkerStreams, examine: Callable[[LocalWorker, int], WorkerFailure]
     ) -> None:
         """It has a process now. ``examine`` finds out about its end."""
         self.process, self.streams, self._examine = process, streams, examine
@@ -288,14 +288,14 @@ class Starter:
             on_forked=self._guard.watch,
         )
 
-    def start(self, held: HeldWorker) -> None:
+    def start(self, held: LocalWorker) -> None:
         """Give it a process, or an end.
 
         It is no failure of the worker that there are no descriptors, memory or processes left: then it is tried again.
         """
         self._try(held, BackOff(FIRST_RETRY_S, LAST_RETRY_S))
 
-    def _try(self, held: HeldWorker, retries: BackOff) -> None:
+    def _try(self, held: LocalWorker, retries: BackOff) -> None:
         held.is_tried()
         assignment, streams = held.assignment, None
         try:
@@ -342,7 +342,7 @@ class Starter:
     def _running(self) -> list[int]:
         return [each.pid for each in self._processes if each.returncode is None]
 
-    def _started(self, held: HeldWorker, streams: WorkerStreams, retries: BackOff, answer: int | OSError) -> None:
+    def _started(self, held: LocalWorker, streams: WorkerStreams, retries: BackOff, answer: int | OSError) -> None:
         streams.started()
         if isinstance(answer, int):
             try:
@@ -357,7 +357,9 @@ class Starter:
                 return
         self._not_started(held, streams, answer, retries)
 
-    def _not_started(self, held: HeldWorker, streams: WorkerStreams | None, error: Exception, retries: BackOff) -> None:
+    def _not_started(
+        self, held: LocalWorker, streams: WorkerStreams | None, error: Exception, retries: BackOff
+    ) -> None:
         if streams is not None:
             streams.close_after(0)
         reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
@@ -368,25 +370,25 @@ class Starter:
         else:
             self._failed(held, reason)
 
-    def _retry_later(self, held: HeldWorker, reason: str, retries: BackOff) -> None:
+    def _retry_later(self, held: LocalWorker, reason: str, retries: BackOff) -> None:
         rank, retry_s = held.assignment.rank, retries.next_s()
         self._say_scarce("rank %d cannot be started now, and is tried again in %.1f s: %s", rank, retry_s, reason)
         retry = self._loop.call_later(retry_s, partial(self._try, held, retries))
         held.waits(retry, partial(self._given_up, held))
 
-    def _given_up(self, held: HeldWorker, signum: int) -> None:
+    def _given_up(self, held: LocalWorker, signum: int) -> None:
         """It was to end before it could be started."""
         remains = self._remains(held.assignment, pid=0, returncode=-signum)
         failure = examine(remains, kills=self._kills, message="it was to end before it could be started")
         held.did_not_begin(failure, -signum)
 
-    def _failed(self, held: HeldWorker, reason: str) -> None:
+    def _failed(self, held: LocalWorker, reason: str) -> None:
         logger.error("rank %d cannot be started: %s", held.assignment.rank, reason)
         remains = self._remains(held.assignment, pid=0, returncode=START_FAILED)
         failure = examine(remains, kills=self._kills, cause=FailureCause.START_FAILED, message=reason)
         held.did_not_begin(failure)
 
-    def _examine(self, streams: WorkerStreams, held: HeldWorker, returncode: int) -> WorkerFailure:
+    def _examine(self, streams: WorkerStreams, held: LocalWorker, returncode: int) -> WorkerFailure:
         assert held.process is not None
         remains = replace(
             self._remains(held.assignment, pid=held.process.pid, returncode=returncode),

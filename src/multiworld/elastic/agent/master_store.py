@@ -19,7 +19,7 @@ from ...wire.progress.operation import Operation
 from ...wire.progress.thread import ProgressThread
 from ...wire.progress.waiting import run_in_thread
 from ...wire.rate_limited_log import RateLimitedLog
-from .shared_port import BACKLOG, FrontDoor
+from .shared_port import BACKLOG, SharedPort
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class MasterStore:
         self.inside: tuple[str, int] = listener.getsockname()[:2]
         """Where it listens; ``address`` and ``port`` are where workers are to find it."""
         self.port = self.inside[1]
-        self._door: FrontDoor | None = None
+        self._door: SharedPort | None = None
         self._store: TCPStore | None = TCPStore(
             self.inside[0],
             self.inside[1],
@@ -55,7 +55,7 @@ class MasterStore:
 
     def open_door(self, loop: ProgressThread) -> None:
         """Have workers come through a front door of its own, at ``address``. Progress thread only. Raises OSError."""
-        self._door = FrontDoor(loop, self.address, 0, _turn_away)
+        self._door = SharedPort(loop, self.address, 0, _turn_away)
         self._door.store, self.port = self.inside, self._door.port
 
     def close(self) -> None:

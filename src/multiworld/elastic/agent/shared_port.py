@@ -35,7 +35,7 @@ BACKLOG = 4096  # thousands of workers come at once
 PAUSE_S = 0.05
 
 
-class FrontDoor:
+class SharedPort:
     """Accepts on one address. ``admit(sock, address)`` takes those that speak our protocol. Progress thread only."""
 
     def __init__(self, loop: ProgressThread, host: str, port: int, admit: Callable[[socket.socket, Any], None]) -> None:
@@ -143,7 +143,7 @@ class FrontDoor:
 class _Guest:
     """Somebody of whom the first words are awaited."""
 
-    def __init__(self, door: FrontDoor, loop: ProgressThread, sock: socket.socket, address: Any) -> None:
+    def __init__(self, door: SharedPort, loop: ProgressThread, sock: socket.socket, address: Any) -> None:
         self._door, self._loop, self._sock, self._address = door, loop, sock, address
         self.name = show(*address[:2])
         self._is_here = True  # else the socket is closed, or another's
@@ -195,7 +195,7 @@ class _Guest:
 class _Relay:
     """Passes bytes between a guest and the store, both ways, until either end closes."""
 
-    def __init__(self, door: FrontDoor, loop: ProgressThread, guest: socket.socket, store: tuple[str, int]) -> None:
+    def __init__(self, door: SharedPort, loop: ProgressThread, guest: socket.socket, store: tuple[str, int]) -> None:
         self._door, self._closed = door, False
         self._unheard_bytes = len(C10D) + PING_BYTES  # until the guest asks for something
         inside = socket.socket(family_of(store[0]), socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)

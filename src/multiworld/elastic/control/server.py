@@ -1,4 +1,4 @@
-"""The desk of one agent: it answers questions about the job, itself or by asking the coordinator."""
+"""One agent's end of control links: it answers questions about the job, itself or by asking the coordinator."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from .names import control_name
 
 logger = logging.getLogger(__name__)
 
-MAX_VISITORS = 64
+MAX_CLIENTS = 64
 MAX_QUESTION_BYTES = 16 * 1024
 WAIT_S = 5.0  # for a coordinator: the next one may just be taking over
 LOOK_S = 0.1
 NONCE_BYTES = 6
 
-Visitor = ControlLink[None, messages.Question]
+AskerLink = ControlLink[None, messages.Question]
 
 
 class Chief(Protocol):
@@ -103,7 +103,7 @@ class _Open:
         return isinstance(self.question, messages.EventsOf | messages.LogsOf) and self.question.follow
 
 
-class Desk:
+class ControlServer:
     """Progress thread only. ``page`` returns where the coordinator's page is, if this agent serves it.
 
     On this host it listens at a name that tells user and job, without a token: only processes of this user get
@@ -126,7 +126,7 @@ class Desk:
         """Bind and listen; raises OSError."""
         self._loop, self._run_id, self._agent_id, self._token = loop, run_id, agent_id, token
         self._chief, self._agent, self._pump, self._page = chief, agent, pump, page
-        self._visitors: set[Visitor] = set()
+        self._clients: set[AskerLink] = set()
         self._open: dict[int, _Open] = {}
         self._numbers = itertools.count(1)
         self._looking = False
@@ -186,24 +186,24 @@ class Desk:
                 )
             else:
                 self._refuse(number, questions.ENDING)
-        for visitor in list(self._visitors):
-            visitor.finish()
+        for client in list(self._clients):
+            client.finish()
 
     # ---- who asks
 
     def _admit(self, pending: Pending, *, is_local: bool) -> None:
-        if len(self._visitors) >= MAX_VISITORS or self._closed:
-            pending.refuse(f"this agent answers {MAX_VISITORS} others already: try again later, or ask another agent")
+        if len(self._clients) >= MAX_CLIENTS or self._closed:
+            pending.refuse(f"this agent answers {MAX_CLIENTS} others already: try again later, or ask another agent")
             return
-        visitor: Visitor = ControlLink(
+        client: AskerLink = ControlLink(
             None,
             messages.QUESTIONS,
             on_message=partial(self._asked, is_local),
-            on_lost=lambda reason: self._visitors.discard(visitor),
+            on_lost=lambda reason: self._clients.discard(client),
             max_heard_bytes=MAX_QUESTION_BYTES,
         )
-        self._visitors.add(visitor)
-        pending.accept(visitor)
+        self._clients.add(client)
+        pending.accept(client)
 
     def _asked(self, is_local: bool, question: messages.Question, call: Call) -> None:
         if isinstance(question, messages.WhoIsHere):

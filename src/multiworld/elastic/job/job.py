@@ -180,9 +180,9 @@ class Job:
         for report in reports:
             self._take_over(Slot(agent.id, report.local_rank), report, now, (ages_s or {}).get(report.worker, 0.0))
         self._master.opened(master, self.generation)
-        text = f"agent {agent.hostname} ({agent.host}:{agent.port}) is there, with {agent.num_workers} workers"
+        where, workers = f"{agent.hostname} ({agent.host}:{agent.port})", _counted(agent.num_workers, "worker")
         fields: dict[str, Json] = {"agent": agent.id, "hostname": agent.hostname, "pid": agent.pid}
-        joined = Record(kind="agent joined", text=text, fields=fields)
+        joined = Record(kind="agent joined", text=f"agent {where} is there, with {workers}", fields=fields)
         if len(self.nodes.agents) > LARGE_JOB:  # in another turn: to welcome it took a while, and others may come, too
             self._is_unsettled = True
             return [joined]
@@ -417,7 +417,7 @@ class Job:
         self._master.forget()
         active = self.nodes.active
         size = sum(self.nodes.known[agent].num_workers for agent in active)
-        text = f"generation {self.generation}: {len(active)} hosts, {size} workers"
+        text = f"generation {self.generation}: {_counted(len(active), 'host')}, {_counted(size, 'worker')}"
         fields = {"num_hosts": len(active), "num_workers": size}
         return [Record(kind="generation", text=text, fields=fields)]
 
@@ -575,6 +575,10 @@ class Job:
         self.restarts.uses_multiworld |= report.uses_multiworld
         self._posts.put(slot, Post.of_report(report, now, age_s))
         self.restarts.take_over(slot, [now - age for age in report.restart_ages_s])
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _lost(agent: AgentInfo, cause: str) -> Record:

@@ -43,7 +43,7 @@ from ..agent.agent import Agent
 from ..agent.local_worker import start_fork_server
 from ..control.client import read_lines
 from ..control.messages import PURPOSE as CONTROL
-from ..control.server import Desk
+from ..control.server import ControlServer
 from ..job.actions import Outcome
 from ..job.agreement import plan_of, what_must_agree
 from ..job.failure import in_causal_order
@@ -54,7 +54,7 @@ from ..leadership.coordinator import Coordinator
 from ..leadership.leadership import Leadership
 from ..leadership.links import AgentLinks
 from ..logs.pump import LogPump
-from ..page.source import PageKeeper
+from ..page.source import PageSource
 from ..rendezvous.base import Address, Rendezvous
 from ..rendezvous.registry import find_rendezvous
 from ..torch_services.services import TorchServices
@@ -130,7 +130,7 @@ class _Run:
         self._over = threading.Event()
         self._outcome: Outcome | None = None
         self._num_signals = 0
-        self._page: PageKeeper | None = None
+        self._page: PageSource | None = None
         self._agent: Agent | None = None
         self._open = ExitStack()  # what has to be closed, on the progress thread
         plan, agreed = plan_of(options), what_must_agree(options)  # first: they may refuse the options
@@ -200,7 +200,7 @@ class _Run:
             self._open.callback(server.close)
             links = AgentLinks(self._loop, self._leadership, policy, token, self._options.run_id, agent_id)
             self._open.callback(links.close)
-            links.routes[CONTROL] = lambda pending: desk.admit(pending)
+            links.routes[CONTROL] = lambda pending: control.admit(pending)
             port = links.listen(host, 0)
             agent = self._agent = Agent(
                 self._loop,
@@ -228,7 +228,7 @@ class _Run:
                 node_rank=self._options.node_rank,
                 devices=_devices(),
             )
-            desk = Desk(
+            control = ControlServer(
                 self._loop,
                 run_id=self._options.run_id,
                 agent_id=agent_id,
@@ -238,17 +238,17 @@ class _Run:
                 pump=self._pump,
                 page=lambda: page.url,
             )
-            self._open.callback(desk.close)
-            page = self._page = PageKeeper(
+            self._open.callback(control.close)
+            page = self._page = PageSource(
                 self._loop,
                 self._options.page,
                 token=self._options.token or "",
                 host=host,
-                status=desk.status,
+                status=control.status,
                 read_lines=lambda agent, rank, last: read_lines(agent.host, agent.port, token, rank, last),
             )
             self._open.callback(page.close)
-            self._leadership.on_control = desk.heard
+            self._leadership.on_control = control.heard
             self._leadership.on_leading = self._leads
             self._leadership.begin(links, agent, info)
         except Exception as error:

@@ -19,7 +19,7 @@ from ...world.links.link import Link, accept_link
 from ...world.links.messages import Goodbye, LinkHello
 from ...world.links.peers import PeerInfo
 from ...world.liveness import Cause, LivenessPolicy, Lost
-from ..agent.shared_port import FrontDoor
+from ..agent.shared_port import SharedPort
 from ..rendezvous.base import Address
 from .messages import AGENT_MESSAGES, AgentMessage, Refuse
 
@@ -64,9 +64,9 @@ class AgentLinks:
         self.addresses: set[Address] = set()
         """Where this agent listens."""
         self.heartbeat_s = policy.heartbeat_s
-        self.door: FrontDoor | None = None
+        self.door: SharedPort | None = None
         """Where workers of plain programs may come, too."""
-        self._doors: list[FrontDoor] = []
+        self._doors: list[SharedPort] = []
         self._packed: tuple[AgentMessage | None, bytes] = (None, b"")  # the last message
         self.routes: dict[str, Route] = {PURPOSE: self._called}
         """Who decides on callers, by what they call for; for listeners that are opened from now on."""
@@ -82,7 +82,7 @@ class AgentLinks:
 
     def open_door(self, host: str, port: int) -> None:
         """Listen there for agents, and for the workers of plain programs. Raises OSError."""
-        door = FrontDoor(self._loop, host, port, self._listeners[0].admit)
+        door = SharedPort(self._loop, host, port, self._listeners[0].admit)
         if self.door is None:
             self.door = door
         self._doors.append(door)

@@ -8,7 +8,7 @@ from functools import partial
 
 from ..job.roster import Roster, change_between, changed
 from .messages import RosterChanged, RosterTold, Welcome
-from .outbox import Outbox, Post
+from .outbox import Outbox, Outgoing
 
 News = RosterTold | RosterChanged
 NOTHING = 0  # no revision: who knows this one is told the whole roster
@@ -76,13 +76,13 @@ class Mailroom:
         self._known[agent] = revision
         (self._in_full.add if in_full else self._in_full.discard)(agent)
 
-    def _whole(self, agents: Sequence[str], revision: int) -> Post | None:
+    def _whole(self, agents: Sequence[str], revision: int) -> Outgoing | None:
         """Make what agents are told that take no changes."""
         if revision not in self._rosters:  # a later one is told soon
             return None
-        return Post(agents, self._news(None, revision))
+        return Outgoing(agents, self._news(None, revision))
 
-    def _changes(self, agents: Sequence[str], is_full: bool) -> Post | None:
+    def _changes(self, agents: Sequence[str], is_full: bool) -> Outgoing | None:
         """Make what brings these to the last revision, first those of them that know the same one, then the others.
 
         What they know is looked at now, and not when this was posted: meanwhile they may have come anew, or have been
@@ -97,7 +97,7 @@ class Mailroom:
         since = self._known[behind[0]]
         readers = [agent for agent in behind if self._known[agent] == since]
         self._known.update(dict.fromkeys(readers, last))
-        return Post(readers, self._news(since or None, last), then=partial(self._changes, behind, is_full))
+        return Outgoing(readers, self._news(since or None, last), then=partial(self._changes, behind, is_full))
 
     def _revise(self, roster: Roster, *, in_full: bool) -> int:
         told = roster if in_full else roster.abridged()

@@ -17,10 +17,10 @@ SLICE_S = 0.002  # so long are messages sent before others have their turn
 
 
 @dataclass(frozen=True)
-class Post:
+class Outgoing:
     agents: Sequence[str]
     message: AgentMessage
-    then: Callable[[], Post | None] | None = None
+    then: Callable[[], Outgoing | None] | None = None
     """Makes what is sent next, before all else that waits."""
 
 
@@ -34,7 +34,7 @@ class Outbox:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._loop, self._send, self._clock = loop, send, clock
-        self._waiting: deque[tuple[str, AgentMessage] | Callable[[], Post | None]] = deque()
+        self._waiting: deque[tuple[str, AgentMessage] | Callable[[], Outgoing | None]] = deque()
         self._until: float | None = None  # in this turn of the loop; 0.0: no more is sent in it
 
     def post(self, agents: Iterable[str], message: AgentMessage) -> None:
@@ -43,7 +43,7 @@ class Outbox:
             self._waiting.append((agent, message))
         self._deliver()
 
-    def post_later(self, make: Callable[[], Post | None]) -> None:
+    def post_later(self, make: Callable[[], Outgoing | None]) -> None:
         """As ``post``, of what is made only when all that was posted before is sent, and in a later turn of the loop.
 
         To make it takes a while in a large job, and so may the decision of this turn have.

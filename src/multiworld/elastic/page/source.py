@@ -1,4 +1,4 @@
-"""Serve the page while this agent coordinates the job."""
+"""From where the page of a job learns how the job stands, while this agent coordinates it and serves the page."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MAX_EVENTS, MAX_FAILURES = 200, 20
 WILDCARDS = ("0.0.0.0", "::")
 
 
-class PageKeeper:
+class PageSource:
     """Progress thread only, but for ``join``. ``address``: where to serve, or None for nowhere.
 
-    ``host``: by what name others know this host. ``status``: what the desk knows of the job.
+    ``host``: by what name others know this host. ``status``: what the control server knows of the job.
     """
 
     def __init__(

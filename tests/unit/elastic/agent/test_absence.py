@@ -13,7 +13,7 @@ import pytest
 from benchmarks.elastic.job import free_port
 from multiworld.elastic.agent import local_worker as held_worker
 from multiworld.elastic.agent.absence import Absence
-from multiworld.elastic.agent.local_worker import HeldWorker
+from multiworld.elastic.agent.local_worker import LocalWorker
 from multiworld.elastic.job.failure import FailureCause
 from multiworld.elastic.job.options import RestartBudget, RestartPolicy
 from multiworld.elastic.job.plan import JobPlan
@@ -163,7 +163,7 @@ def test_a_worker_is_not_hung_for_what_it_said_while_its_agent_was_away(
     loop = ProgressThread("test-held")
     sleeping = subprocess.Popen(["sleep", "60"])
     try:
-        held = HeldWorker(loop, "worker", PLACE, on_exit=lambda _: None, agent_was_away=lambda: away_s)
+        held = LocalWorker(loop, "worker", PLACE, on_exit=lambda _: None, agent_was_away=lambda: away_s)
         process = SimpleNamespace(pid=sleeping.pid, returncode=None, kill=sleeping.kill, dump_stacks=lambda: False)
         held.process = cast(WorkerProcess, process)
         held.progressed_at = 100.0
@@ -183,10 +183,10 @@ def test_a_worker_that_sleeps_in_the_kernel_and_cannot_be_killed_is_left_behind_
     monkeypatch.setattr(held_worker, "UNKILLABLE_S", 0.01)
     monkeypatch.setattr(held_worker, "is_uninterruptible", lambda pid, start_time: True)
     loop = ProgressThread("test-held")
-    ended: list[HeldWorker] = []
+    ended: list[LocalWorker] = []
     drained: Operation[None] = Operation()
     try:
-        held = HeldWorker(loop, "worker", PLACE, on_exit=ended.append, agent_was_away=lambda: 0.0)
+        held = LocalWorker(loop, "worker", PLACE, on_exit=ended.append, agent_was_away=lambda: 0.0)
         process = SimpleNamespace(pid=os.getpid(), returncode=None, kill=lambda: None)
         streams = SimpleNamespace(drained=drained, close_after=lambda grace_s: drained.succeed(None))
         held.process, held.streams = cast(WorkerProcess, process), cast(WorkerStreams, streams)

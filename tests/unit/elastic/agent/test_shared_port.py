@@ -15,7 +15,7 @@ import pytest
 from torch._C._distributed_c10d import TCPStore
 
 from multiworld.elastic.agent import shared_port as front_door
-from multiworld.elastic.agent.shared_port import C10D, PING_BYTES, FrontDoor
+from multiworld.elastic.agent.shared_port import C10D, PING_BYTES, SharedPort
 from multiworld.testing.deadlines import scaled, wait_until
 from multiworld.wire.endpoints.admission import MAX_UNPROVEN
 from multiworld.wire.progress.operation import Operation
@@ -30,8 +30,8 @@ class Entrance:
     def __init__(self, loop: ProgressThread, store: socket.socket) -> None:
         self.loop, self.store = loop, store
         self.admitted: list[socket.socket] = []
-        self.door: FrontDoor = self.on(
-            lambda: FrontDoor(loop, "127.0.0.1", 0, lambda sock, _: self.admitted.append(sock))
+        self.door: SharedPort = self.on(
+            lambda: SharedPort(loop, "127.0.0.1", 0, lambda sock, _: self.admitted.append(sock))
         )
         self.door.store = store.getsockname()
 

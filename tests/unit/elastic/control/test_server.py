@@ -1,4 +1,4 @@
-"""The desk of an agent, asked over its socket: with the coordinator here, elsewhere, lost, or nowhere."""
+"""The control server of an agent, asked over its socket: with the coordinator here, elsewhere, lost, or nowhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from multiworld.elastic.agent.agent import Agent
-from multiworld.elastic.control import server as desk_module
+from multiworld.elastic.control import server as server_module
 from multiworld.elastic.control.client import ControlError, Conversation, Session
 from multiworld.elastic.control.messages import (
     Done,
@@ -28,7 +28,7 @@ from multiworld.elastic.control.messages import (
     WhoIsHere,
 )
 from multiworld.elastic.control.questions import ENDING
-from multiworld.elastic.control.server import Desk
+from multiworld.elastic.control.server import ControlServer
 from multiworld.elastic.job.actions import Die
 from multiworld.elastic.job.history import History
 from multiworld.elastic.job.job import Job
@@ -97,11 +97,11 @@ class FakePump:
 
 
 class Host:
-    """A desk on a progress thread, and a conversation with it."""
+    """A server on a progress thread, and a conversation with it."""
 
     def __init__(self, loop: ProgressThread, session: Session, run_id: str) -> None:
         self.loop, self.chief, self.pump = loop, Chief(), FakePump()
-        self.desk = Desk(
+        self.server = ControlServer(
             loop,
             run_id=run_id,
             agent_id="me",
@@ -154,7 +154,7 @@ class Host:
     def answer(self, link: Link, **payload: Any) -> None:
         """Let the coordinator that was asked last over ``link`` answer."""
         number = self.chief.told[-1][1].number
-        self.on_loop(lambda: self.desk.heard(link, Answered(number=number, **payload)))
+        self.on_loop(lambda: self.server.heard(link, Answered(number=number, **payload)))
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def host(request: pytest.FixtureRequest) -> Iterator[Host]:
         finally:
             if host.chief.coordinator is not None:
                 host.on_loop(host.chief.coordinator.close)
-            host.on_loop(host.desk.close)
+            host.on_loop(host.server.close)
             loop.stop()
 
 
@@ -217,7 +217,7 @@ def test_events_are_told_as_they_happen_until_nobody_listens(host: Host) -> None
     host.on_loop(lambda: coordinator.decide(lambda job, now: job.scale(2, now)))
     assert next(parts).events[0].kind == "scaled"
     assert coordinator.events.watchers
-    host.on_loop(host.desk.close)
+    host.on_loop(host.server.close)
     assert list(parts) == [], "it ends well with the job"
     assert not coordinator.events.watchers
 
@@ -249,7 +249,7 @@ def test_a_question_is_passed_on_to_the_coordinator_and_its_answer_back(host: Ho
 def test_a_question_of_another_agent_is_answered_over_its_link(host: Host) -> None:
     host.coordinate()
     link = cast(Link, FakeLink())
-    host.on_loop(lambda: host.desk.heard(link, Asked(number=9, question={"ask": "status"})))
+    host.on_loop(lambda: host.server.heard(link, Asked(number=9, question={"ask": "status"})))
     ((over, answered),) = host.chief.told
     assert over is link
     assert isinstance(answered, Answered)
@@ -259,7 +259,7 @@ def test_a_question_of_another_agent_is_answered_over_its_link(host: Host) -> No
 
 def test_an_agent_that_does_not_coordinate_says_so_to_another(host: Host) -> None:
     link = cast(Link, FakeLink())
-    host.on_loop(lambda: host.desk.heard(link, Asked(number=9, question={"ask": "status"})))
+    host.on_loop(lambda: host.server.heard(link, Asked(number=9, question={"ask": "status"})))
     answered = host.chief.told[0][1]
     assert isinstance(answered, Answered)
     assert "does not coordinate the job any more" in (answered.error or "")
@@ -286,7 +286,7 @@ def test_what_changes_something_is_not_asked_twice(host: Host) -> None:
 
 
 def test_that_there_is_no_coordinator_is_said_after_a_while(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk_module, "WAIT_S", 0.0)
+    monkeypatch.setattr(server_module, "WAIT_S", 0.0)
     with pytest.raises(ControlError, match="no coordinator at the moment"):
         host.talk.ask(StatusOf(), JobStatus)
 
@@ -297,7 +297,7 @@ def test_an_agent_that_ends_says_so_and_ends_what_is_followed(host: Host) -> Non
     assert host.chief.heard.wait(5)
     followed = host.talk.link.ask(LogsOf(last=0, follow=True), Lines)
     assert host.pump.followed.wait(5)
-    host.on_loop(host.desk.close)
+    host.on_loop(host.server.close)
     with pytest.raises(CallRefusedError, match=ENDING):
         wait_for(asked, 5.0)
     assert wait_for(followed, 5.0) == Lines()
@@ -324,7 +324,7 @@ def test_the_lines_of_one_rank_are_followed(host: Host) -> None:
     follower(b"[1] and \xff\n")
     assert next(parts) == Lines(lines=("[1] this",))
     assert next(parts) == Lines(lines=("[1] and \ufffd",))
-    host.on_loop(host.desk.close)
+    host.on_loop(host.server.close)
     assert list(parts) == []
     assert not host.pump.followers
 
@@ -354,7 +354,7 @@ def test_of_several_jobs_one_has_to_be_chosen(host: Host) -> None:
         other = Host(loop, session, "another job")
         with pytest.raises(ControlError, match=r"several jobs run here: choose one with --job: .*another job"):
             session.connect_here(None)
-        other.on_loop(other.desk.close)
+        other.on_loop(other.server.close)
         loop.stop()
 
 

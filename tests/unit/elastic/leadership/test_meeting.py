@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from multiworld.elastic.agent.shared_port import C10D, FrontDoor
+from multiworld.elastic.agent.shared_port import C10D, SharedPort
 from multiworld.elastic.job.agreement import plan_of, what_must_agree
 from multiworld.elastic.job.options import JobOptions, RestartBudget
 from multiworld.elastic.job.roster import Roster, RosterEntry
@@ -356,7 +356,7 @@ def on(loop: ProgressThread, make: Any) -> Any:
 
 def test_agents_are_admitted_and_others_led_to_the_store(loop: ProgressThread, store: socket.socket) -> None:
     admitted: list[socket.socket] = []
-    door = on(loop, lambda: FrontDoor(loop, "127.0.0.1", 0, lambda sock, _: admitted.append(sock)))
+    door = on(loop, lambda: SharedPort(loop, "127.0.0.1", 0, lambda sock, _: admitted.append(sock)))
     door.store = store.getsockname()
     try:
         with socket.create_connection(("127.0.0.1", door.port)) as ours, socket.socket() as theirs:
@@ -388,7 +388,7 @@ def test_agents_are_admitted_and_others_led_to_the_store(loop: ProgressThread, s
 
 
 def test_without_a_store_others_are_shown_out(loop: ProgressThread) -> None:
-    door = on(loop, lambda: FrontDoor(loop, "127.0.0.1", 0, lambda sock, _: sock.close()))
+    door = on(loop, lambda: SharedPort(loop, "127.0.0.1", 0, lambda sock, _: sock.close()))
     try:
         with socket.create_connection(("127.0.0.1", door.port), timeout=5) as theirs:
             theirs.sendall(b"GET /")

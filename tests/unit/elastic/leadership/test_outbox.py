@@ -8,7 +8,7 @@ from typing import cast
 from benchmarks.elastic.simulated_cluster import HandDrivenLoop
 from multiworld.elastic.job.actions import Die, Reset
 from multiworld.elastic.leadership.messages import AgentMessage
-from multiworld.elastic.leadership.outbox import SLICE_S, Outbox, Post
+from multiworld.elastic.leadership.outbox import SLICE_S, Outbox, Outgoing
 from multiworld.wire.progress.thread import ProgressThread
 
 PER_TURN = 4
@@ -50,7 +50,7 @@ def test_a_few_are_told_at_once_and_others_in_later_turns_of_the_loop() -> None:
 def test_each_agent_is_told_in_the_order_of_the_decisions() -> None:
     posting = Posting()
     posting.outbox.post("abcdef", DIE)
-    posting.outbox.post_later(lambda: Post("ab", RESET))
+    posting.outbox.post_later(lambda: Outgoing("ab", RESET))
     posting.outbox.post("a", DIE)
     posting.loop.run()
     assert posting.sent[:6] == [(agent, DIE) for agent in "abcdef"]
@@ -70,7 +70,7 @@ def test_what_is_made_later_is_made_when_all_before_it_is_sent() -> None:
 def test_what_is_made_later_is_not_made_in_the_turn_of_the_decision() -> None:
     posting = Posting()
     posting.outbox.post("a", DIE)
-    posting.outbox.post_later(lambda: Post("b", RESET))
+    posting.outbox.post_later(lambda: Outgoing("b", RESET))
     posting.outbox.post("a", RESET)
     assert posting.sent == [("a", DIE)]
     posting.turn()
