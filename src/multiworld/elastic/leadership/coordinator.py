@@ -10,22 +10,7 @@ from math import inf
 
 from ...wire.progress.thread import ProgressThread, Timer
 from ..agent.clock import now_us
-from ..job.actions import (
-    Action,
-    Die,
-    End,
-    Exited,
-    Greeted,
-    Interrupted,
-    InWorld,
-    MasterOpened,
-    Outcome,
-    Record,
-    Regroup,
-    Release,
-    RosterWanted,
-    Runs,
-)
+from ..job import actions
 from ..job.job import Job, Phase
 from ..job.layout import AgentInfo
 from ..job.roster import Roster, RosterEntry
@@ -58,7 +43,7 @@ class Coordinator:
         store: str,
         events: EventLog,
         send: Callable[[str, AgentMessage], None],
-        on_over: Callable[[Outcome], None],
+        on_over: Callable[[actions.Outcome], None],
     ) -> None:
         self._loop, self.job, self._store = loop, job, store
         self.agent_id = agent_id
@@ -76,7 +61,7 @@ class Coordinator:
         self._roster_due = False
         self.events = events
         self._closed = False
-        self._outcome: Outcome | None = None  # until every agent was told
+        self._outcome: actions.Outcome | None = None  # until every agent was told
 
     @property
     def pids(self) -> dict[str, int]:
@@ -162,7 +147,7 @@ class Coordinator:
         now = time.monotonic()
         if isinstance(report, (EventsTold, EventsWanted)):
             self.events.heard(agent_id, report)
-        elif isinstance(report, Exited):
+        elif isinstance(report, actions.Exited):
             failure = report.failure
             if failure is not None:  # by our clock: that of another host may be seconds off
                 failure = replace(failure, at_us=failure.at_us + now_us() - report.clock_us)
@@ -170,24 +155,24 @@ class Coordinator:
             self._carry_out(self.job.worker_exited(agent_id, worker, returncode, failure, now, ordered=report.ordered))
             if not returncode:
                 self._tell_roster()  # whoever takes over must know that it need not be started again
-        elif isinstance(report, Greeted):
+        elif isinstance(report, actions.Greeted):
             self.job.worker_greeted(agent_id, report.worker)
-        elif isinstance(report, InWorld):
+        elif isinstance(report, actions.InWorld):
             self.job.worker_in_world(agent_id, report.worker, report.world, left=report.left)
-        elif isinstance(report, MasterOpened):
+        elif isinstance(report, actions.MasterOpened):
             self._carry_out(self.job.master_opened(report.generation, report.address, report.port, now))
-        elif isinstance(report, Runs):
+        elif isinstance(report, actions.Runs):
             self._pids[agent_id] = dict(report.pids)
             self._carry_out(self.job.agent_runs(agent_id, report.workers, now))
-        elif isinstance(report, Interrupted):
+        elif isinstance(report, actions.Interrupted):
             self._carry_out(self.job.interrupted(report.signum, now, report.why))
-        elif isinstance(report, RosterWanted):
+        elif isinstance(report, actions.RosterWanted):
             in_full = agent_id in may_succeed(self._attached, self.agent_id)
             self._mailroom.tell_whole(agent_id, self.roster, in_full=in_full)
         else:
             raise AGENT_MESSAGES.misplaced(report, "an agent does not say this to its coordinator")
 
-    def decide(self, decision: Callable[[Job, float], list[Action]]) -> None:
+    def decide(self, decision: Callable[[Job, float], list[actions.Action]]) -> None:
         """Let the job decide on what somebody wants, and carry it out. Raises what ``decision`` does."""
         self._carry_out(decision(self.job, time.monotonic()))
         self._tell_roster()
@@ -196,10 +181,12 @@ class Coordinator:
         """End an agent as a fault would."""
         agent = self._attached[agent_id]
         where = f"{agent.hostname} ({agent.host}:{agent.port})"
-        self.record(Record(kind="killed", text=f"agent {where} is killed, as asked", fields={"agent": agent_id}))
-        self._outbox.post((agent_id,), Die())
+        self.record(
+            actions.Record(kind="killed", text=f"agent {where} is killed, as asked", fields={"agent": agent_id})
+        )
+        self._outbox.post((agent_id,), actions.Die())
 
-    def record(self, record: Record, *, is_notable: bool = False) -> None:
+    def record(self, record: actions.Record, *, is_notable: bool = False) -> None:
         """Tell people and programs of it; on the console, too, if it is notable."""
         is_notable |= record.kind in NOTABLE
         logger.log(logging.WARNING if is_notable else logging.INFO, "%s", record.text)
@@ -216,7 +203,7 @@ class Coordinator:
         missing = "" if self.events.is_complete else "; events from before may be missing"
         text = f"the agent on {where} coordinates the job from now on{instead} (term {self.term}){missing}"
         fields = {"agent": info.id, "before": None if lost is None else lost.id}
-        self.record(Record(kind="takeover", text=text, fields=fields))
+        self.record(actions.Record(kind="takeover", text=text, fields=fields))
 
     def close(self) -> None:
         self._closed = True
@@ -231,28 +218,28 @@ class Coordinator:
 
     # ---- carrying out
 
-    def _carry_out(self, actions: list[Action]) -> None:
-        for action in actions:
+    def _carry_out(self, decided: list[actions.Action]) -> None:
+        for action in decided:
             try:
                 self._do(action)
             except Exception:  # the others must be done all the same
                 logger.exception("what the job decided could not be carried out: %s", action)
         self._schedule()
 
-    def _do(self, action: Action) -> None:
+    def _do(self, action: actions.Action) -> None:
         match action:
-            case Record():
+            case actions.Record():
                 self.record(action)
-            case End():
+            case actions.End():
                 self._end(action.outcome)
-            case Release():
+            case actions.Release():
                 self._release(action.agent)
-            case Regroup():
+            case actions.Regroup():
                 self._outbox.post(action.agents, action.membership)
             case _:
                 self._outbox.post((action.agent,), action)
 
-    def _end(self, outcome: Outcome) -> None:
+    def _end(self, outcome: actions.Outcome) -> None:
         self._outcome = outcome
         self._outbox.post(self._attached, Ended(outcome=outcome))
         self._outbox.post_later(self._all_told)
@@ -263,7 +250,7 @@ class Coordinator:
             self._on_over(outcome)
 
     def _release(self, agent: str) -> None:
-        outcome = Outcome(status=0, text="this host was drained")
+        outcome = actions.Outcome(status=0, text="this host was drained")
         self._outbox.post((agent,), Ended(outcome=outcome, of_job=False))
         self._forget(agent)
         self._tell_roster()

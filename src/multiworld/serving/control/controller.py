@@ -29,19 +29,7 @@ from ..member.orders import MemberOrder
 from ..member.reports import MemberReport
 from .autoscale import Autoscaling
 from .client.questions import ControllerAnswer, ControllerQuestion
-from .fleet.actions import (
-    Action,
-    Donate,
-    Emit,
-    FleetEvent,
-    HostsMissing,
-    KillProcess,
-    ReplicaLost,
-    Send,
-    StartProcess,
-    UpdateFinished,
-    UpdateRolledBack,
-)
+from .fleet import actions
 from .fleet.fleet import RETURN_S, Fleet
 from .fleet.members import parse_member
 from .fleet.state import FleetState
@@ -85,7 +73,7 @@ class Controller:
         self.store, self.address = spec.store, spec.address
         """The URL of the store and the address of the reception: with their real ports once it was started."""
         self.history = History()
-        self.on_event: Callable[[FleetEvent], None] | None = None
+        self.on_event: Callable[[actions.FleetEvent], None] | None = None
         """Called with each event, as it is recorded."""
         self.stop_asked = asyncio.Event()
         """Set when a command asked to end the deployment; whoever runs the controller does it."""
@@ -109,7 +97,7 @@ class Controller:
         self._scaling = None if spec.scaling is None else Autoscaling(spec.graph, spec.scaling)
         self._reception = Reception(spec.token, on_host=self._host_came, on_request=partial(answer, self), job=spec.job)
         self._hosts: dict[str, Host] = {}
-        self._kills: dict[str, dict[str, KillProcess]] = {}  # for hosts that are not there
+        self._kills: dict[str, dict[str, actions.KillProcess]] = {}  # for hosts that are not there
         self._pids: dict[str, int] = {}  # as the hosts say, in the order in which they say it
         self._lines: dict[str, WorldLine] = {}
         self._attached: dict[str, AttachedLine] = {}
@@ -336,19 +324,19 @@ class Controller:
 
     # ---- carrying out
 
-    def _do(self, actions: list[Action]) -> None:
-        if actions:
+    def _do(self, decided: list[actions.Action]) -> None:
+        if decided:
             self._save()  # first: no number is used that a successor might use again
-        for action in actions:
-            if isinstance(action, Send):
+        for action in decided:
+            if isinstance(action, actions.Send):
                 self._send(action)
-            elif isinstance(action, StartProcess):
+            elif isinstance(action, actions.StartProcess):
                 self._spawn(self._start(action))
-            elif isinstance(action, KillProcess):
+            elif isinstance(action, actions.KillProcess):
                 self._kill(action)
-            elif isinstance(action, Donate):
+            elif isinstance(action, actions.Donate):
                 self._spawn(self._donate(action))
-            elif isinstance(action, Emit):
+            elif isinstance(action, actions.Emit):
                 self._record(action.event)
         self._follow_members()
         self.operations.stepped()
@@ -361,12 +349,12 @@ class Controller:
         except OSError as error:  # a full disk must not end what serves well
             logger.error("the state cannot be written, so no other controller can take over: %s", error)
 
-    def _send(self, action: Send) -> None:
+    def _send(self, action: actions.Send) -> None:
         line = self._attached.get(action.member) or self._lines.get(action.member)
         if line is not None:
             line.send(action.message)
 
-    async def _start(self, action: StartProcess) -> None:
+    async def _start(self, action: actions.StartProcess) -> None:
         if action.member not in self._state.members:  # it was given up in the turn in which it was wanted
             return
         host = self._hosts.get(action.host)
@@ -382,7 +370,7 @@ class Controller:
             if action.member not in self._state.members:
                 host.kill(action.member)
 
-    def _order(self, action: StartProcess, host: Host) -> Order:
+    def _order(self, action: actions.StartProcess, host: Host) -> Order:
         spec = self.spec
         is_gateway = action.stage == GATEWAY
         arguments: dict[str, Json] = {
@@ -405,7 +393,7 @@ class Controller:
             takes_token=True,
         )
 
-    def _kill(self, action: KillProcess) -> None:
+    def _kill(self, action: actions.KillProcess) -> None:
         host = self._hosts.get(action.host)
         if host is None:
             if not action.restarts:  # a gateway's next process is no less good than another
@@ -419,24 +407,24 @@ class Controller:
         """Of hosts that the fleet does not know any more: should one come back, it orders these ends anew."""
         self._kills = {name: kills for name, kills in self._kills.items() if name in self._state.hosts}
 
-    async def _donate(self, action: Donate) -> None:
+    async def _donate(self, action: actions.Donate) -> None:
         try:
             weights = await self._weights.get(action.path)
             await donate_weights(self._manager, CONTROLLER, action.member, weights, self.store, self.spec.backend)
         except MultiworldError as error:  # the member says so too, and another way is found
             logger.warning("%s could not be given its weights: %s", action.member, what_happened(error))
 
-    def _record(self, event: FleetEvent) -> None:
+    def _record(self, event: actions.FleetEvent) -> None:
         event = self.history.add(event, time.time())
         logger.info("%s", event)
-        if isinstance(event, HostsMissing):
+        if isinstance(event, actions.HostsMissing):
             came = (event.present, event.expected, event.waited_s)
             logger.warning("%d of %d hosts came within %g s: replicas are placed on those", *came)
-        if isinstance(event, UpdateFinished):
+        if isinstance(event, actions.UpdateFinished):
             self._weights.keep_only(event.stage, event.version)
-        if isinstance(event, UpdateRolledBack):
+        if isinstance(event, actions.UpdateRolledBack):
             self._weights.keep_only(event.stage, event.previous)
-        if isinstance(event, ReplicaLost) and self._scaling is not None:
+        if isinstance(event, actions.ReplicaLost) and self._scaling is not None:
             self._scaling.lost(event.stage, time.monotonic())
         if self.on_event is not None:
             try:

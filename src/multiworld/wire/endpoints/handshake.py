@@ -25,7 +25,6 @@ from ..messages import from_json, message, parse, sparse
 
 PROTOCOL_VERSION = 4
 NONCE_BYTES = 16
-PROOF_BYTES = 32
 TOKEN = "token"
 """The cause in a refusal because of the token."""
 STRANGER = "who listens there accepts, but does not know the job token: it is none of this job"
