@@ -156,6 +156,7 @@ def set_up(folder: Path, torch: str | None) -> None:
         compiled = pool.submit(compiling.run, "compiling (one to two minutes on 2 cores)", editable)
         steps.run("installing PyTorch and the other packages", [*pip, *requirements])
         compiled.result()
+    steps.run("writing bytecode", bytecode(python))
     slower = steps.run("looking at the result", [python, "-c", SLOWER]).strip()
     for line in slower.splitlines():
         print(f"  note: {line}", file=sys.stderr)
@@ -173,6 +174,11 @@ def add(folder: Path, extra: str) -> None:
     steps = Steps(folder / "set-up.log")
     names = requirements_of(python, extra)
     steps.run(f"installing what the extra {extra} needs", [*pip_install(folder, None), *names])
+
+
+def bytecode(python: Path) -> list[str]:
+    """Return the command that does for our sources, which stay where they are, what pip does for a package."""
+    return [str(python), "-m", "compileall", "-q", "-j", "0", "src"]
 
 
 def requirements_of(python: Path, *extras: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -57,3 +58,15 @@ def test_an_extra_that_does_not_exist_is_named(tmp_path: Path) -> None:
     (tmp_path / "bin/python").symlink_to(sys.executable)
     with pytest.raises(set_up.SetUpError, match="no extra 'nothing'"):
         set_up.add(tmp_path, "nothing")
+
+
+def test_the_sources_have_bytecode_although_processes_may_write_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(set_up, "ROOT", tmp_path)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/one.py").write_text("ONE = 1\n")
+    set_up.Steps(tmp_path / "log").run("writing bytecode", set_up.bytecode(Path(sys.executable)))
+    assert Path(importlib.util.cache_from_source(str(tmp_path / "src/one.py"))).is_file()
