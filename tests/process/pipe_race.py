@@ -1,4 +1,4 @@
-"""A program: two processes move single bytes through a lane, and each rests in the moment when the other acts.
+"""A program: two processes move single bytes through a pipe, and each rests in the moment when the other acts.
 
 One that looks before its own word can be seen, as processors do unless they are told not to, sleeps for ever.
 """
@@ -17,12 +17,12 @@ from multiworld.channel.shared_memory.pipe import PAGE_BYTES, WINDOW_BYTES, read
 from multiworld.testing import scaled
 from tests.unit.channel.shared_memory.pipes import ENDS, Ends
 
-BELLS_AT, OVER_AT = 1024, 1152  # in the page, behind the words of the lane
+BELLS_AT, OVER_AT = 1024, 1152  # in the page, behind the words of the pipe
 SECONDS = 0.7
 
 
 class Race:
-    """A lane in memory that a child shares, and a word that counts the bells of the reader."""
+    """A pipe in memory that a child shares, and a word that counts the bells of the reader."""
 
     def __init__(self, ends: Ends) -> None:
         self._memory = mmap.mmap(-1, PAGE_BYTES + WINDOW_BYTES)

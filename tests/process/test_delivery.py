@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from multiworld.channel.base import Payload
-from multiworld.channel.payload.small_message import Parcel, Received
+from multiworld.channel.payload.small_message import Received, SmallMessage
 from multiworld.errors import WorldBrokenError, WorldClosedError
 from multiworld.testing import scaled
 
@@ -60,7 +60,7 @@ def test_all_that_a_peer_sends_is_delivered_in_order_until_the_delivery_is_stopp
 
 def content(received: Received) -> tuple[str, int, set[int]]:
     """Return what it came as, how many bytes, and which values they have."""
-    if isinstance(received, Parcel):
+    if isinstance(received, SmallMessage):
         return "bytes", len(received.memory), set(received.memory)
     kind = "alone" if isinstance(received, torch.Tensor) else "named"
     tensor = received["x"] if isinstance(received, dict) else received
@@ -117,7 +117,7 @@ def test_bytes_that_nobody_was_told_of_wait_for_the_next_receive_as_a_tensor(bac
             ended: list[Exception] = []
 
             def take(received: Received) -> None:
-                assert isinstance(received, Parcel)
+                assert isinstance(received, SmallMessage)
                 came.append(bytes(received.memory))
                 if len(came) == 4:
                     delivery.stop()

@@ -1,4 +1,4 @@
-"""Whatever the two ends of a lane do in whatever order: they never both sleep while there is something to be moved."""
+"""Whatever the two ends of a pipe do in whatever order: they never both sleep while there is something to be moved."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multiworld.channel.shared_memory import pipe as lane
-from multiworld.channel.shared_memory import pipe_payloads as lane_payloads
+from multiworld.channel.shared_memory import pipe, pipe_payloads
 from multiworld.channel.shared_memory.pipe import PythonEnd
-from multiworld.channel.shared_memory.pipe_payloads import LaneReads, LaneWrites, Payload
+from multiworld.channel.shared_memory.pipe_payloads import Payload, PipeReads, PipeWrites
 from tests.property.stepping import Actor, flags, play_in_turns
-from tests.unit.channel.shared_memory.pipes import ENDS, NEAR_THE_END, WINDOW, Ends, Lane, Memory, make_small, noise
+from tests.unit.channel.shared_memory.pipes import ENDS, NEAR_THE_END, WINDOW, Ends, Memory, Pipe, make_small, noise
 
 MAX_PAYLOAD = 3 * WINDOW
 NOISE = noise(MAX_PAYLOAD)
 sizes = st.integers(1, MAX_PAYLOAD)
-ends_of_lanes = st.sampled_from(ENDS)
+ends_of_pipes = st.sampled_from(ENDS)
 starts = st.sampled_from([0, NEAR_THE_END])
 
 
 @pytest.fixture(autouse=True, scope="module")
-def small_lanes() -> Iterator[None]:
+def small_pipes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patches:
         make_small(patches)
-        patches.setattr(lane_payloads, "TURN_BYTES", WINDOW // 2)
+        patches.setattr(pipe_payloads, "TURN_BYTES", WINDOW // 2)
         yield
 
 
@@ -40,7 +39,7 @@ class Model:
     """One payload that goes from a writer to a reader. Bells are on their way until they are delivered."""
 
     def __init__(self, ends: Ends, start: int, total: int) -> None:
-        self.lane = Lane(ends, start=start)
+        self.pipe = Pipe(ends, start=start)
         self.data, self.came = noise(total, seed=total), b""
         self.end = start + total & 2**64 - 1
         self.unwritten = total
@@ -53,14 +52,14 @@ class Model:
         return len(self.data) - len(self.came)
 
     def ring_reader(self) -> None:
-        if self.lane.writer.bell:
+        if self.pipe.writer.bell:
             self.to_reader += 1
-            self.rang("reader", self.lane.reader_rests.value)
+            self.rang("reader", self.pipe.reader_rests.value)
 
     def ring_writer(self) -> None:
-        if self.lane.reader.bell:
+        if self.pipe.reader.bell:
             self.to_writer += 1
-            self.rang("writer", self.lane.writer_rests.value)
+            self.rang("writer", self.pipe.writer_rests.value)
 
     def rang(self, who: str, rest: int) -> None:
         assert rest % 2 == 1, f"the {who} was rung, but does not rest"
@@ -70,21 +69,21 @@ class Model:
     def push(self, size_bytes: int) -> None:
         if not self.writer_rests:
             at = len(self.data) - self.unwritten
-            self.unwritten -= self.lane.push(self.data[at : at + size_bytes])
+            self.unwritten -= self.pipe.push(self.data[at : at + size_bytes])
             self.ring_reader()
 
     def pull(self, size_bytes: int, *, not_yet: bool = False) -> None:
         if not self.reader_rests:
-            self.came += self.lane.pull(min(size_bytes, self.unread), not_yet=not_yet)
+            self.came += self.pipe.pull(min(size_bytes, self.unread), not_yet=not_yet)
             self.ring_writer()
 
     def rest_writing(self, *, early: bool) -> None:
-        if self.unwritten and not self.writer_rests and self.lane.writer.rest_writing(early=early):
+        if self.unwritten and not self.writer_rests and self.pipe.writer.rest_writing(early=early):
             self.writer_rests = True
             self.ring_reader()
 
     def rest_reading(self, *, early: bool) -> None:
-        if self.unread and not self.reader_rests and self.lane.reader.rest_reading(early=early, end=self.end):
+        if self.unread and not self.reader_rests and self.pipe.reader.rest_reading(early=early, end=self.end):
             self.reader_rests = True
             self.ring_writer()
 
@@ -99,11 +98,11 @@ class Model:
             self.wake_reader()
 
     def wake_writer(self) -> None:
-        self.lane.writer.wake()
+        self.pipe.writer.wake()
         self.writer_rests = False
 
     def wake_reader(self) -> None:
-        self.lane.reader.wake()
+        self.pipe.reader.wake()
         self.reader_rests = False
 
     def check(self) -> None:
@@ -114,7 +113,7 @@ class Model:
         assert not (reader_sleeps and in_window and not self.unwritten), "all is written, and the reader sleeps"
         assert not (writer_sleeps and self.unread == 0), "all is read, and the writer sleeps"
         assert self.data.startswith(self.came)
-        self.lane.check_guards()
+        self.pipe.check_guards()
 
     def finish(self) -> None:
         """Both go on as they should: who can move nothing rests, and bells are delivered."""
@@ -145,7 +144,7 @@ STEPS: dict[str, Step] = {
 }
 
 
-@given(ends_of_lanes, starts, sizes, st.lists(st.tuples(st.sampled_from(sorted(STEPS)), sizes), max_size=60))
+@given(ends_of_pipes, starts, sizes, st.lists(st.tuples(st.sampled_from(sorted(STEPS)), sizes), max_size=60))
 @settings(max_examples=300)
 def test_ends_never_both_sleep(ends: Ends, start: int, total: int, steps: list[tuple[str, int]]) -> None:
     model = Model(ends, start, total)
@@ -162,24 +161,24 @@ class Line:
     """Two queues of payloads, and what is on its way between them: calls that the other side is to make."""
 
     def __init__(self, ends: Ends, start: int) -> None:
-        self.lane = Lane(ends, start=start)
+        self.pipe = Pipe(ends, start=start)
         self.to_reader: deque[Callable[[], object]] = deque()
         self.to_writer: deque[Callable[[], object]] = deque()
         self.written: list[int | None] = []
         self.came: list[int] = []
-        self.writes: LaneWrites[int] = LaneWrites(
-            self.lane.writer,
+        self.writes: PipeWrites[int] = PipeWrites(
+            self.pipe.writer,
             ring=lambda: self.to_reader.append(self.reads.read),
             written=self.written.append,
             again=lambda _: self.to_writer.append(self.writes.write),
-            memory=self.lane,
+            memory=self.pipe,
         )
-        self.reads = LaneReads(
-            self.lane.reader,
+        self.reads = PipeReads(
+            self.pipe.reader,
             ring=lambda: self.to_writer.append(self.writes.write),
             came=self.came.append,
             again=lambda _: self.to_reader.append(self.reads.read),
-            memory=self.lane,
+            memory=self.pipe,
         )
         self.sent: list[bytes] = []
         self.targets: list[Memory | None] = []
@@ -219,7 +218,7 @@ class Line:
             assert target is None or target.content == self.sent[seq]
             if target is not None:
                 target.check_guards()
-        self.lane.check_guards()
+        self.pipe.check_guards()
 
 
 CALLS: dict[str, Callable[[Line, int], None]] = {
@@ -233,7 +232,7 @@ CALLS: dict[str, Callable[[Line, int], None]] = {
 calls = st.lists(st.tuples(st.sampled_from(sorted(CALLS)), sizes), max_size=40)
 
 
-@given(ends_of_lanes, starts, calls)
+@given(ends_of_pipes, starts, calls)
 @settings(max_examples=300)
 def test_all_payloads_come_once_all_bells_have(ends: Ends, start: int, calls: list[tuple[str, int]]) -> None:
     line = Line(ends, start)
@@ -247,7 +246,7 @@ def test_all_payloads_come_once_all_bells_have(ends: Ends, start: int, calls: li
     assert line.writes.is_idle
 
 
-@given(ends_of_lanes, starts, calls)
+@given(ends_of_pipes, starts, calls)
 def test_whoever_leaves_once_all_is_written_loses_nothing(ends: Ends, start: int, calls: list[tuple[str, int]]) -> None:
     """The reader answers nothing any more when it has read the last frame."""
     line = Line(ends, start)
@@ -269,14 +268,14 @@ def test_whoever_leaves_once_all_is_written_loses_nothing(ends: Ends, start: int
 TINY_WINDOW = 4
 
 
-class LaneActor(Actor):
-    """A thread at one end of a lane."""
+class PipeActor(Actor):
+    """A thread at one end of a pipe."""
 
     def __init__(self, end: PythonEnd) -> None:
         super().__init__(end)
         self.end = end
         self.is_early = False
-        self.other: LaneActor
+        self.other: PipeActor
 
     def ring(self) -> None:
         if self.end.bell:
@@ -297,12 +296,12 @@ class LaneActor(Actor):
 
 def play(total: int, early: int, schedule: int) -> None:
     """Move so many bytes. ``early``, ``schedule``: who rests early, and who goes on, in bits."""
-    tiny = Lane((PythonEnd, PythonEnd))
+    tiny = Pipe((PythonEnd, PythonEnd))
     data = noise(total)
     source, target = Memory(data), Memory(bytes(total))
     assert isinstance(tiny.writer, PythonEnd)
     assert isinstance(tiny.reader, PythonEnd)
-    writer, reader = LaneActor(tiny.writer), LaneActor(tiny.reader)
+    writer, reader = PipeActor(tiny.writer), PipeActor(tiny.reader)
     writer.other, reader.other = reader, writer
     earlies = flags(early)
 
@@ -347,6 +346,6 @@ def play(total: int, early: int, schedule: int) -> None:
 @settings(max_examples=300)
 def test_ends_that_act_at_once_never_both_sleep(total: int, early: int, schedule: int) -> None:
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(lane, "WINDOW_BYTES", TINY_WINDOW)
-        patches.setattr(lane, "PYTHON_CHUNK_BYTES", 1)
+        patches.setattr(pipe, "WINDOW_BYTES", TINY_WINDOW)
+        patches.setattr(pipe, "PYTHON_CHUNK_BYTES", 1)
         play(total, early, schedule)

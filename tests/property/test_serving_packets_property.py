@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multiworld.channel.payload.small_message import Parcel
+from multiworld.channel.payload.small_message import SmallMessage
 from multiworld.serving.flow.packets import INLINE_BYTES, Item, Kind, Note, as_tensors, decode, encode
 
 DTYPES = (torch.float32, torch.bool, torch.bfloat16, torch.int64, torch.complex64, torch.uint8)
@@ -42,7 +42,9 @@ def test_packets_bring_what_was_put_in(
         item.attempt, item.replayed = attempt, replayed
         items.append(item)
     packed, large = encode(items, notes, now=1.0)
-    came, came_notes = decode(as_tensors(packed, large) if large or whole else Parcel(memoryview(packed)), now=2.0)
+    came, came_notes = decode(
+        as_tensors(packed, large) if large or whole else SmallMessage(memoryview(packed)), now=2.0
+    )
     assert [(note.kind, list(note.ids), note.number) for note in came_notes] == [
         (note.kind, list(note.ids), note.number) for note in notes
     ]

@@ -180,7 +180,7 @@ class DataChannel(ABC):
         return False
 
     def recv_bytes(self, src: int, tag: int) -> Operation[Received]:
-        """As ``recv_tensors``; a small tensor ``[n]`` uint8 may come as the memory that it would have, in a parcel."""
+        """As ``recv_tensors``; a small tensor ``[n]`` uint8 may come as ``SmallMessage``, its memory."""
         return self.recv_tensors(src, tag)  # type: ignore[return-value]
 
     def prepare(self, src: int) -> None:

@@ -1,4 +1,4 @@
-"""Threads that do what may block: errands in order, and giving a process group back."""
+"""Threads that do what may block: tasks in order, and giving a process group back."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _reapers: set[threading.Thread] = set()
 _reapers_lock = threading.Lock()
 
 
-class Errands:
-    """Errands are called one after the other, in the order in which they were given.
+class SerialThread:
+    """Tasks are called one after the other, in the order in which they were given.
 
     The thread starts when there is one, and ends when none has come for a while. Ending it for good never blocks.
     """
@@ -28,8 +28,8 @@ class Errands:
         self._thread: threading.Thread | None = None
         self._stopped = False
 
-    def put(self, errand: Callable[[], object]) -> bool:
-        """Give an errand; False: it will not run, because the thread was stopped or none can be started."""
+    def put(self, task: Callable[[], object]) -> bool:
+        """Give a task; False: it will not run, because the thread was stopped or none can be started."""
         with self._lock:
             if self._stopped:
                 return False
@@ -37,7 +37,7 @@ class Errands:
                 self._thread = start_daemon(self._run, self._name)
             if self._thread is None:
                 return False
-            self._queue.put(errand)
+            self._queue.put(task)
         return True
 
     def stop(self) -> None:
@@ -57,27 +57,27 @@ class Errands:
 
     def _run(self) -> None:
         while self._run_next():
-            pass  # nothing is kept between the errands: an idle thread must not hold a tensor
+            pass  # nothing is kept between the tasks: an idle thread must not hold a tensor
 
     def _run_next(self) -> bool:
         try:
-            errand = self._queue.get(timeout=self._idle_s)
+            task = self._queue.get(timeout=self._idle_s)
         except queue.Empty:
             return not self._retire()
-        if errand is None:
+        if task is None:
             return False
         try:
-            errand()
-        except Exception:  # a defect in one errand must not end the thread that serves the others
-            logger.exception("errand of %s failed", self._name)
+            task()
+        except Exception:  # a defect in one task must not end the thread that serves the others
+            logger.exception("task of %s failed", self._name)
         return True
 
     def _retire(self) -> bool:
-        """Let the thread end, unless an errand has come in that very moment."""
+        """Let the thread end, unless a task has come in that very moment."""
         with self._lock:
             is_idle = self._queue.empty()
             if is_idle:
-                self._thread = None  # the next errand starts another
+                self._thread = None  # the next task starts another
             return is_idle
 
 

@@ -1,6 +1,6 @@
 /* Move bytes from one process to another through a window of memory that both map, without the interpreter.
  *
- * A lane leads one way. Its writer and its reader each count the bytes that went by, and look at the other's count. Who
+ * A pipe leads one way. Its writer and its reader each count the bytes that went by, and look at the other's count. Who
  * finds nothing to do for a while says that it rests, and is told by a message when there is something again; which
  * of the two it is, both learn without a lock: each first writes its own word and then reads the other's.
  *
@@ -39,7 +39,7 @@ typedef struct {
     uint64_t rung;     /* the rest of theirs that we have ended */
     uint64_t bell;     /* set: they are to be told */
     _Atomic uint64_t interruptions;
-} lane_end;
+} pipe_end;
 
 uint64_t multiworld_version(void) { return VERSION; }
 
@@ -60,7 +60,7 @@ static void pause_briefly(void)
 }
 
 /* Return how far their count is beyond `seen`, once it is or after `spin_ns`. */
-static int64_t watch(const lane_end *end, uint64_t seen, uint64_t spin_ns)
+static int64_t watch(const pipe_end *end, uint64_t seen, uint64_t spin_ns)
 {
     int64_t beyond = (int64_t)(atomic_load_explicit(end->their_count, memory_order_acquire) - seen);
     if (beyond > 0 || spin_ns == 0)
@@ -78,7 +78,7 @@ static int64_t watch(const lane_end *end, uint64_t seen, uint64_t spin_ns)
     return beyond;
 }
 
-static void ring(lane_end *end)
+static void ring(pipe_end *end)
 {
     uint64_t rest = atomic_load_explicit(end->their_rest, memory_order_relaxed);
     if ((rest & 1) && rest != end->rung) {
@@ -88,14 +88,14 @@ static void ring(lane_end *end)
 }
 
 /* Tell our count to who looks at it. */
-static void publish(lane_end *end)
+static void publish(pipe_end *end)
 {
     atomic_store_explicit(end->count, end->position, memory_order_release);
     atomic_thread_fence(memory_order_seq_cst);
 }
 
 /* Return how much of `wanted` bytes is moved next: what is possible now, in one chunk, up to the end of the window. */
-static uint64_t next_part(const lane_end *end, uint64_t wanted, uint64_t possible)
+static uint64_t next_part(const pipe_end *end, uint64_t wanted, uint64_t possible)
 {
     uint64_t part = end->size - end->position % end->size;
     if (part > end->chunk)
@@ -147,7 +147,7 @@ void multiworld_copy(char *target, const char *source, uint64_t size)
 
 /* Write up to `size` bytes. Return how many, when they are written, the reader is to be told, there was no room for
  * `spin_ns`, or all took `limit_ns`; NONSENSE if the reader's count can't be one. */
-uint64_t multiworld_push(lane_end *end, const char *source, uint64_t size, uint64_t spin_ns, uint64_t limit_ns)
+uint64_t multiworld_push(pipe_end *end, const char *source, uint64_t size, uint64_t spin_ns, uint64_t limit_ns)
 {
     uint64_t moved = 0, began = now_ns();
     end->bell = 0;
@@ -170,7 +170,7 @@ uint64_t multiworld_push(lane_end *end, const char *source, uint64_t size, uint6
 /* Read up to `size` bytes, into nowhere if `target` is NULL. Return how many, when they are read, the writer is to be
  * told, nothing came for `spin_ns`, or all took `limit_ns`; NONSENSE if the writer's count can't be one. The writer is
  * told when half of the window is free, unless it is `not_yet` to be told. */
-uint64_t multiworld_pull(lane_end *end, char *target, uint64_t size, uint64_t spin_ns, uint64_t limit_ns,
+uint64_t multiworld_pull(pipe_end *end, char *target, uint64_t size, uint64_t spin_ns, uint64_t limit_ns,
                          int past_caches, int not_yet)
 {
     uint64_t moved = 0, began = now_ns();
@@ -196,7 +196,7 @@ uint64_t multiworld_pull(lane_end *end, char *target, uint64_t size, uint64_t sp
     return moved;
 }
 
-static void begin_rest(lane_end *end)
+static void begin_rest(pipe_end *end)
 {
     uint64_t rest = atomic_load_explicit(end->rest, memory_order_relaxed) | 1;
     atomic_store_explicit(end->rest, rest, memory_order_relaxed);
@@ -211,7 +211,7 @@ void multiworld_leave(uint64_t *word, uint64_t number)
 }
 
 /* We look again. */
-void multiworld_wake(lane_end *end)
+void multiworld_wake(pipe_end *end)
 {
     uint64_t rest = atomic_load_explicit(end->rest, memory_order_relaxed);
     if (rest & 1)
@@ -220,7 +220,7 @@ void multiworld_wake(lane_end *end)
 
 /* The writer rests, until it is told that half of the window is free; whether it may: else there is room now.
  * `early`: although there may be room, if there is something that the reader has still to read. */
-int multiworld_rest_writing(lane_end *end, int early)
+int multiworld_rest_writing(pipe_end *end, int early)
 {
     begin_rest(end);
     uint64_t used = end->position - atomic_load_explicit(end->their_count, memory_order_acquire);
@@ -234,7 +234,7 @@ int multiworld_rest_writing(lane_end *end, int early)
 
 /* The reader rests, until it is told that more has been written; whether it may: else there is something now.
  * `early`: although there may be something, if more than that is to be written up to the count of `end_of_payload`. */
-int multiworld_rest_reading(lane_end *end, int early, uint64_t end_of_payload)
+int multiworld_rest_reading(pipe_end *end, int early, uint64_t end_of_payload)
 {
     begin_rest(end);
     uint64_t written = atomic_load_explicit(end->their_count, memory_order_acquire);
@@ -249,7 +249,7 @@ int multiworld_rest_reading(lane_end *end, int early, uint64_t end_of_payload)
 }
 
 /* How many slots the other end has written beyond ours, or taken beyond `behind` ours; NONSENSE if that can't be. */
-uint64_t multiworld_beyond(const lane_end *end, uint64_t behind)
+uint64_t multiworld_beyond(const pipe_end *end, uint64_t behind)
 {
     int64_t beyond = watch(end, end->position - behind, 0);
     return beyond < 0 || beyond > (int64_t)end->size ? NONSENSE : (uint64_t)beyond;
@@ -263,7 +263,7 @@ static int is_readable(int fd)
 
 /* Return whether their count is beyond ours, once it is or after `spin_ns`; or when there is something to read from a
  * socket, or there was an interruption since `seen` of them. Other threads may move this end meanwhile. */
-int multiworld_look(const lane_end *end, int fd, uint64_t spin_ns, uint64_t seen)
+int multiworld_look(const pipe_end *end, int fd, uint64_t spin_ns, uint64_t seen)
 {
     uint64_t began = now_ns(), waited = 0;
     const volatile uint64_t *position = &end->position;
@@ -284,7 +284,7 @@ int multiworld_look(const lane_end *end, int fd, uint64_t spin_ns, uint64_t seen
 }
 
 /* Copy a payload into place and tell that one more slot is written; return whether the reader is to be told. */
-int multiworld_put(lane_end *end, char *target, const char *source, uint64_t size)
+int multiworld_put(pipe_end *end, char *target, const char *source, uint64_t size)
 {
     copy(target, source, size, 0);
     end->position++;
@@ -295,7 +295,7 @@ int multiworld_put(lane_end *end, char *target, const char *source, uint64_t siz
 }
 
 /* Count what was freed, and tell it to who looks; return whether who rests is to be told, if that is asked for. */
-int multiworld_free(lane_end *end, uint64_t count, int asks)
+int multiworld_free(pipe_end *end, uint64_t count, int asks)
 {
     end->position += count;
     end->bell = 0;
@@ -309,7 +309,7 @@ int multiworld_free(lane_end *end, uint64_t count, int asks)
 }
 
 /* The reader rests anew, until it is told of the next slot; whether it may: else there is one now. */
-int multiworld_rest(lane_end *end)
+int multiworld_rest(pipe_end *end)
 {
     uint64_t rest = (atomic_load_explicit(end->rest, memory_order_relaxed) + 1) | 1;
     atomic_store_explicit(end->rest, rest, memory_order_relaxed);
@@ -321,7 +321,7 @@ int multiworld_rest(lane_end *end)
 }
 
 /* Copy the payload of a slot, if there is a target, and tell that the slot was taken. Returns 0. */
-int multiworld_take(lane_end *end, char *target, const char *source, uint64_t size)
+int multiworld_take(pipe_end *end, char *target, const char *source, uint64_t size)
 {
     if (target != 0)
         copy(target, source, size, 0);

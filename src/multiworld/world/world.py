@@ -184,7 +184,7 @@ class World(WorldOperations):
         """Hand each payload that ``src`` sends with that tag to ``deliver``, in order, on the running event loop.
 
         It is quicker than ``recv_tensors`` in a task. ``as_bytes``: a small tensor ``[n]`` uint8 may come as a
-        ``Parcel`` with the memory that it would have, which is quicker still. ``ended`` is called once, with the
+        ``SmallMessage`` with the memory that it would have, which is quicker still. ``ended`` is called once, with the
         error that ended it: the world's, or what ``deliver`` raised; not after ``stop`` of what is returned. Nobody
         else may receive there meanwhile.
         """

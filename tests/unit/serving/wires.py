@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from multiworld.channel.payload.small_message import Parcel
+from multiworld.channel.payload.small_message import SmallMessage
 from multiworld.errors import PeerDiedError
 from multiworld.serving.graph import GATEWAY, Graph, Stage
 from multiworld.serving.ingress.ingress import Ingress
@@ -57,9 +57,9 @@ class Wire:
         if len(packed) > SMALL_BYTES:
             return False
         if self.other is not None:
-            parcel = Parcel(aligned_memory(len(packed)))
-            parcel.memory[:] = packed
-            self.other.inbox.put_nowait(parcel)
+            small_message = SmallMessage(aligned_memory(len(packed)))
+            small_message.memory[:] = packed
+            self.other.inbox.put_nowait(small_message)
         return True
 
     def deliver(

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..payload.tensors import pack
-from ..threads import Errands
+from ..threads import SerialThread
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class GlooMover:
 
     def __init__(self, group: PointToPoint, peer: int, name: str) -> None:
         self._group, self._peer = group, peer
-        self._issuer, self._waiter = Errands(f"{name}-issue"), Errands(f"{name}-wait")
+        self._issuer, self._waiter = SerialThread(f"{name}-issue"), SerialThread(f"{name}-wait")
         self._lock = threading.Lock()
         self._sends: dict[int, _Transfer] = {}  # until the peer has them
         self._receives: dict[int, _Transfer] = {}

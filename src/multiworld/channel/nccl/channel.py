@@ -43,7 +43,7 @@ from .calls import check_reduction, launch_collective, why_not_reduced
 from .cuda_order import StreamOrder
 from .cuda_queue import acquire_queue, release_queue
 from .group import NcclGroup, abort_all
-from .leaving import Parting
+from .leaving import LeaveHandshake
 from .mover import NcclMover
 from .stream import NcclStream
 
@@ -77,7 +77,7 @@ class NcclChannel(StreamChannel):
             self._mesh, copy=self._order.copy, on_stuck=self._on_stuck, on_failed=self._on_failed
         )
 
-        self._parting = Parting(self._mesh, self._agreement.all_of)
+        self._leave_handshake = LeaveHandshake(self._mesh, self._agreement.all_of)
 
     @classmethod
     def support(cls) -> ChannelSupport:
@@ -171,7 +171,7 @@ class NcclChannel(StreamChannel):
         await self._mesh.connect(timeout_s)
         context = self.context
         self._store = MeshStore(self._mesh, self._mesh.peers)
-        self._parting.listen()
+        self._leave_handshake.listen()
         if self._ended:
             self._store.close(RuntimeError("the world ended"))
         connecting = run_in_thread(self._connect_everyone, f"{self._label}-connect")
@@ -220,7 +220,7 @@ class NcclChannel(StreamChannel):
 
     async def _flush(self, timeout_s: float) -> None:
         at = time.monotonic() + timeout_s
-        parted = self._parting.part()
+        parted = self._leave_handshake.part()
         timer = self.context.loop.call_later(timeout_s, settler(parted))
         parted.add_callback(lambda _: timer.cancel())
         await parted

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 
 from ...wire.backoff import BackOff
-from ..threads import Errands, start_daemon
+from ..threads import SerialThread, start_daemon
 
 logger = logging.getLogger(__name__)
 
@@ -108,12 +108,12 @@ class CudaQueue:
     """The threads of one device."""
 
     def __init__(self, name: str) -> None:
-        self._launcher = Errands(f"{name}-launch")
+        self._launcher = SerialThread(f"{name}-launch")
         self._poller = Poller(f"{name}-poll")
 
-    def launch(self, errand: Callable[[], object]) -> bool:
+    def launch(self, task: Callable[[], object]) -> bool:
         """Run it on the launching thread, in the order of the calls. False once stopped."""
-        return self._launcher.put(errand)
+        return self._launcher.put(task)
 
     def watch(self, check: Check) -> None:
         """Ask on the polling thread until it says True."""

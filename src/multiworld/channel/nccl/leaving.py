@@ -22,7 +22,7 @@ _NOTHING = torch.empty(0, dtype=torch.uint8)
 _META = describe(_NOTHING)
 
 
-class Parting:
+class LeaveHandshake:
     """The questions of one world. ``over`` returns what is done when nothing is under way that that rank may end."""
 
     def __init__(self, mesh: StreamMesh, over: Callable[[int], Operation[None]]) -> None:

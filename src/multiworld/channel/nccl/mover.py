@@ -58,7 +58,7 @@ class _Transfer:
             on_over(error)
 
 
-class _Lane:
+class _Direction:
     """The payloads of one direction, launched in the order in which they were put."""
 
     def __init__(
@@ -161,8 +161,8 @@ class NcclMover:
         order: StreamOrder,
         name: str,
     ) -> None:
-        self._sends = _Lane(outgoing, outgoing_store, order, f"{name}-out", sending=True)
-        self._receives = _Lane(incoming, incoming_store, order, f"{name}-in", sending=False)
+        self._sends = _Direction(outgoing, outgoing_store, order, f"{name}-out", sending=True)
+        self._receives = _Direction(incoming, incoming_store, order, f"{name}-in", sending=False)
         self._released = threading.Event()
 
     def prepare(self) -> bool:

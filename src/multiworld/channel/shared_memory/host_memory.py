@@ -2,7 +2,7 @@
 
 A rank makes its memory when it is first needed, and hands it to all ranks that it reaches over a Unix socket. Each of
 them answers whether it has mapped it. Once collectives want to know, each rank tells all others whether all have mapped
-its own: only then may all areas be used. The ways, each a ring with its slots, a lane and a shelf, belong to the
+its own: only then may all areas be used. The ways, each a ring with its slots, a pipe and lent memory, belong to the
 streams, the area to collectives (``shared_area``).
 """
 
@@ -18,8 +18,8 @@ from ...wire.memory import futex
 from ...wire.memory.shared_region import SharedRegion
 from ...wire.progress.operation import Operation
 from .flags import PAGE_BYTES
-from .lent import shelf_bytes
-from .pipe import PAGE_BYTES as LANE_PAGE_BYTES
+from .lent import lent_bytes
+from .pipe import PAGE_BYTES as PIPE_PAGE_BYTES
 from .pipe import WINDOW_BYTES
 from .slots import SLOTS_BYTES
 
@@ -38,7 +38,7 @@ class Offsets(NamedTuple):
     window: int
     page: int
     slots: int
-    shelf: int
+    lent: int
 
 
 class Lender(Protocol):
@@ -63,8 +63,8 @@ class HostMemory:
     def __init__(self, world: str, rank: int, world_size: int) -> None:
         self.rank = rank
         self._world, self.world_size = world, world_size
-        self.shelf_bytes = shelf_bytes(world_size - 1)
-        self._way_bytes = (RING_BYTES, WINDOW_BYTES, LANE_PAGE_BYTES, SLOTS_BYTES, self.shelf_bytes)
+        self.lent_bytes = lent_bytes(world_size - 1)
+        self._way_bytes = (RING_BYTES, WINDOW_BYTES, PIPE_PAGE_BYTES, SLOTS_BYTES, self.lent_bytes)
         """Of the parts that lead to one peer, as in ``Offsets``."""
         self._lenders: dict[int, Lender] = {}
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""A shelf: payloads that one process lays into memory which another maps, for the other to keep as they are.
+"""Lent memory: payloads that one process lays into memory which another maps, for the other to keep as they are.
 
 The writer takes a place and copies a payload there; the reader has a tensor that is that memory, for as long as
 anything refers to it, and changes it as it likes. So a large payload is copied once. When the tensor is gone, the
@@ -8,7 +8,7 @@ waits for none: what there is no place for goes another way. So what a reader ke
 A process that forks shares what it keeps with its child, where each sees what the other changes. Nobody knows when the
 child has done with it, so it never leaves its place.
 
-``ShelfSpace`` decides which memory a payload gets. Pure. The other two are the ends of the shelf.
+``LentSpace`` decides which memory a payload gets. Pure. The other two are the ends of the lent memory.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from ...wire.memory.shared_region import SharedRegion
 
 NUM_PLACES = 64
 LEFT_AT = 2048
-"""Of the page in which the words of a lane are: here are those of the places, which say what has left them last."""
+"""Of the page in which the words of a pipe are: here are those of the places, which say what has left them last."""
 PAGE_BYTES = 4096
 WORD_BYTES = 8
 MAX_KEPT_BYTES = 8 * 1024 * 1024  # whoever sends copies it at once, in about a millisecond
 MAX_SEGMENTS = 256  # each of which costs one or two microseconds
-MAX_SHELF_BYTES = 64 * 1024 * 1024
-ALL_SHELVES_BYTES = 512 * 1024 * 1024  # of one rank: addresses, of which only what is used is memory
+MAX_LENT_BYTES = 64 * 1024 * 1024
+ALL_LENT_BYTES = 512 * 1024 * 1024  # of one rank: addresses, of which only what is used is memory
 assert LEFT_AT + NUM_PLACES * WORD_BYTES <= PAGE_BYTES
 
 
-def shelf_bytes(num_shelves: int) -> int:
-    """Return the size of each of so many shelves that one rank has."""
-    return min(MAX_SHELF_BYTES, ALL_SHELVES_BYTES // max(num_shelves, 1)) // PAGE_BYTES * PAGE_BYTES
+def lent_bytes(num_readers: int) -> int:
+    """Return the size of what one rank lends to each of so many others."""
+    return min(MAX_LENT_BYTES, ALL_LENT_BYTES // max(num_readers, 1)) // PAGE_BYTES * PAGE_BYTES
 
 
 class Place(NamedTuple):
-    """Where a payload lies: ``word`` says so when it has left, by its ``number`` on this shelf, from 1 on."""
+    """Where a payload lies: ``word`` says so when it has left, by its ``number`` in this memory, from 1 on."""
 
     offset: int
     size_bytes: int
@@ -57,7 +57,7 @@ class Place(NamedTuple):
         return self.offset + _room_for(self.size_bytes)
 
 
-class ShelfSpace:
+class LentSpace:
     """Which places are taken."""
 
     def __init__(self, size_bytes: int) -> None:
@@ -91,13 +91,13 @@ class ShelfSpace:
         return [(end, begin) for end, begin in zip(ends, begins, strict=True) if begin > end]
 
 
-class ShelfWriter:
-    """The writer's end; ``page`` and ``begin`` say where words and shelf are in the region. One thread at a time."""
+class LentWriter:
+    """The writer's end; ``page`` and ``begin`` say where words and places are in the region. One thread at a time."""
 
     def __init__(self, region: SharedRegion, page: int, begin: int, size_bytes: int) -> None:
         self._region, self._begin = region, begin
         self._left = _words(region, page)
-        self._space = ShelfSpace(size_bytes)
+        self._space = LentSpace(size_bytes)
 
     def put(self, segments: Sequence[memoryview], size_bytes: int) -> Place | None:
         """Copy a payload to a place. None: there is no place for it."""
@@ -123,7 +123,7 @@ class ShelfWriter:
         self._space.leave([place for place in self._space.taken if self._left[place.word] == place.number])
 
 
-class ShelfReader:
+class LentReader:
     """The reader's end. One thread at a time; what it has handed out is given back by any."""
 
     def __init__(self, region: SharedRegion, page: int, begin: int, size_bytes: int) -> None:
@@ -138,10 +138,10 @@ class ShelfReader:
         is_inside = 0 < size_bytes <= MAX_KEPT_BYTES and offset + size_bytes <= self._size_bytes
         if not is_inside or offset % PAGE_BYTES or word >= NUM_PLACES:
             raise ProtocolError(
-                f"a message of {size_bytes} bytes at {offset}, with word {word}, of a shelf of {self._size_bytes} bytes"
+                f"a message of {size_bytes} bytes at {offset}, word {word}, of lent memory of {self._size_bytes} bytes"
             )
         if self._left[word] != self._numbers[word] or number <= self._numbers[word]:
-            raise ProtocolError(f"place {word} of a shelf is given away anew, but what was there has not left")
+            raise ProtocolError(f"place {word} of lent memory is given away anew, but what was there has not left")
         self._numbers[word] = number
         array = self._region.array(_Keeper(self._region, self._begin, self._left, place, self._is_over))
         return torch.frombuffer(array, dtype=torch.uint8, count=size_bytes, offset=self._begin + offset)

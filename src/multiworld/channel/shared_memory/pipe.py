@@ -1,4 +1,4 @@
-"""A lane: large payloads go one way from one process to another, through a window of memory that both map.
+"""A pipe: large payloads go one way from one process to another, through a window of memory that both map.
 
 The writer and the reader each have a word that counts the bytes which they have moved, ever, and look at the other's
 word instead of sending messages: a piece costs no system call. Who finds nothing to do for a moment *rests*: says so in
@@ -26,7 +26,7 @@ from ...wire.memory.copying import copy_memory
 
 WINDOW_BYTES = 4 * 1024 * 1024
 PAGE_BYTES = 4096
-"""Holds the four words of a lane, each in a cache line of its own; at first all are 0."""
+"""Holds the four words of a pipe, each in a cache line of its own; at first all are 0."""
 WRITTEN_AT, TAKEN_AT, WRITER_RESTS_AT, READER_RESTS_AT = 0, 128, 256, 384
 NATIVE_CHUNK_BYTES = 256 * 1024
 LIMIT_S = 5e-3  # of one call: a turn takes a fraction of that
@@ -38,8 +38,8 @@ NONSENSE = MASK
 WORKS = native.core is not None or platform.machine() in ("x86_64", "AMD64")
 
 
-class LaneEnd(Protocol):
-    """One end of a lane. Its methods are called by one thread at a time, and raise ProtocolError about the other end.
+class PipeEnd(Protocol):
+    """One end of a pipe. Its methods are called by one thread at a time, and raise ProtocolError about the other end.
 
     ``bell`` says, after each of them but ``wake``, whether the other end rests and is to be told by a message.
     """
@@ -253,13 +253,13 @@ class PythonEnd:
         self.bell = False
 
 
-def open_writer(page: int, window: int) -> LaneEnd:
-    """Return the writer's end of a lane with its words at one address and its window at another."""
+def open_writer(page: int, window: int) -> PipeEnd:
+    """Return the writer's end of a pipe with its words at one address and its window at another."""
     return _kind()(window, writer_words(page), WINDOW_BYTES)
 
 
-def open_reader(page: int, window: int) -> LaneEnd:
-    """Return the reader's end of a lane."""
+def open_reader(page: int, window: int) -> PipeEnd:
+    """Return the reader's end of a pipe."""
     return _kind()(window, reader_words(page), WINDOW_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""The payloads that wait at the two ends of a lane, and how long each end goes on before others get their turn.
+"""The payloads that wait at the two ends of a pipe, and how long each end goes on before others get their turn.
 
 A turn of an asyncio loop, or of the thread that serves all worlds, moves ``TURN_BYTES``, a fraction of a millisecond. A
 thread that blocks in the call has nothing better to do.
@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from ...errors import ProtocolError
 from ...wire.memory.copying import address_of, copied
 from ...wire.progress.waiting import is_blocked_here
-from .pipe import WINDOW_BYTES, LaneEnd
+from .pipe import WINDOW_BYTES, PipeEnd
 
 T = TypeVar("T")
 
@@ -54,17 +54,17 @@ class Payload(Generic[T]):
         """Set when the rest is copied, of which nothing is written before."""
 
 
-class LaneWrites(Generic[T]):
+class PipeWrites(Generic[T]):
     """The writer's end with all that waits for it. One thread at a time.
 
     ``ring`` sends the bell; ``written`` is called with the owner of each payload that is in the window whole; ``again``
     when a turn is over: ``write`` is to be called again, soon, or else by a bell if its argument says that this end
-    rests. ``memory`` keeps that of the lane mapped.
+    rests. ``memory`` keeps that of the pipe mapped.
     """
 
     def __init__(
         self,
-        end: LaneEnd,
+        end: PipeEnd,
         *,
         ring: Callable[[], None],
         written: Callable[[T | None], None],
@@ -136,16 +136,16 @@ class Incoming:
         self.seq, self.size_bytes, self.target, self.received = seq, size_bytes, target, 0
 
 
-class LaneReads:
+class PipeReads:
     """The reader's end with all that is to come through it. One thread at a time.
 
     ``ring`` sends the bell; ``came`` is called with the number of each payload that is in its target; ``again`` and
-    ``memory`` are as those of ``LaneWrites``.
+    ``memory`` are as those of ``PipeWrites``.
     """
 
     def __init__(
         self,
-        end: LaneEnd,
+        end: PipeEnd,
         *,
         ring: Callable[[], None],
         came: Callable[[int], None],

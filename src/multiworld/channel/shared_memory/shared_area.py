@@ -17,7 +17,7 @@ from ...wire.progress.operation import Operation, settler
 from ...wire.progress.spinning import QuickWaits
 from ...wire.progress.thread import ProgressThread, weakly
 from ...wire.progress.waiting import Move
-from ..threads import Errands
+from ..threads import SerialThread
 from .flags import PAGE_BYTES, FlagPage
 from .host_memory import FORGET_S, HALF_BYTES, HostMemory
 
@@ -53,7 +53,7 @@ class SharedArea:
         self._idle_timer = False
         self._pages: dict[int, FlagPage] = {}
         self._halves: dict[tuple[int, int], Tensor] = {}
-        self._errands = Errands(f"multiworld-area-{self.rank}")
+        self._waits = SerialThread(f"multiworld-area-{self.rank}")
         memory.on_unused = self._unused_by
         memory.agreement.add_callback(lambda _: self._grant())
 
@@ -167,7 +167,7 @@ class SharedArea:
         return region.tensor(self._memory.area_offset + PAGE_BYTES + half * HALF_BYTES, HALF_BYTES)
 
     def block(self, wait: Callable[[], None]) -> bool:
-        return self._errands.put(wait)
+        return self._waits.put(wait)
 
     def why_not(self) -> Exception:
         return self._error or RuntimeError("no thread can be started for collectives; see the log")
@@ -195,4 +195,4 @@ class SharedArea:
         self._memory.close(error)
         for turn in turns:
             turn.operation.fail(error)
-        self._errands.stop()
+        self._waits.stop()

@@ -1,7 +1,7 @@
 """Slots: short descriptions of the payloads that one process has laid into a ring of memory which another maps.
 
 The writer fills the next slot and counts it; the reader looks at that count, and takes the slots in their order. So a
-message costs no system call, unless its reader waits: then that *rests*, as the reader of a lane does (``lane``), and
+message costs no system call, unless its reader waits: then that *rests*, as the reader of a pipe does (``pipe``), and
 is told by a message, once, when there is something. Slots that the reader has taken are free again.
 
 A slot is 128 bytes, all integers little-endian::
@@ -34,7 +34,7 @@ from .pipe import MASK, NONSENSE, YIELD_AFTER_S, NativeEnd, PythonEnd, checked, 
 
 NUM_SLOTS = 128
 SLOT_BYTES = 128
-WORDS_AT = 1024  # of the page in which the words of a lane are
+WORDS_AT = 1024  # of the page in which the words of a pipe are
 RELEASED_AT, CONSUMED_AT, RESTS_FOR_ROOM_AT, UNUSED_AT = 512, 640, 768, 896
 SLOTS_BYTES = NUM_SLOTS * SLOT_BYTES
 SLOT = struct.Struct("<QqQQQI84s")
@@ -82,7 +82,7 @@ def _freed_words(words: int, count_at: int) -> tuple[int, int, int, int]:
 
 
 class SlotEnd(Protocol):
-    """What moves one end of the slots: a ``LaneEnd`` that counts slots in the place of bytes."""
+    """What moves one end of the slots: a ``PipeEnd`` that counts slots in the place of bytes."""
 
     @property
     def bell(self) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...wire.connection.frames import Header, Kind
 from ...wire.progress.operation import Operation
-from ..payload.small_message import Parcel
+from ..payload.small_message import SmallMessage
 from ..payload.tensors import memory_of, parse_layout
 from ..shared_memory.ring import Piece
 
@@ -27,15 +27,15 @@ PAYLOAD_KINDS: Final = frozenset((int(Kind.MESSAGE), int(Kind.PAYLOAD)))
 class Message:
     """What came: its description, and the buffer that it waits in if no receive was there.
 
-    ``parcel``: in the buffer's place, of one that came as bytes.
+    ``small_message``: in the buffer's place, of one that came as bytes.
     """
 
-    __slots__ = ("buffer", "meta", "parcel", "piece", "size_bytes", "space")
+    __slots__ = ("buffer", "meta", "piece", "size_bytes", "small_message", "space")
 
     def __init__(self, meta: bytes, size_bytes: int, space: int) -> None:
         self.meta, self.size_bytes, self.space = meta, size_bytes, space
         self.buffer: Tensor | None = None
-        self.parcel: Parcel | None = None
+        self.small_message: SmallMessage | None = None
         self.piece: Piece | None = None  # of the peer's ring, that it lies in (a ``SharedStream``)
 
 

@@ -15,7 +15,7 @@ from ...wire.connection.frames import Header, Kind, pack_header
 from ...wire.memory.copying import copy_into
 from ...wire.progress.operation import Operation, settler
 from ..base import Payload
-from ..payload.small_message import MAX_BYTES, Habit, Parcel, Received
+from ..payload.small_message import MAX_BYTES, Predictor, Received, SmallMessage
 from ..payload.tensors import describe_bytes, memory_of, parse_layout
 from .inbox import Arrival, Inbox, Posted
 from .message import (
@@ -55,7 +55,7 @@ class MessageStream(StreamSending):
         self.bytes_received = self.messages_received = 0
         self._inbox: Inbox[Receive, Message] = Inbox(_fits)
         self._copying: dict[int, bool] = {}  # by message: whether the payload has ended; guarded by the read side
-        self._habit = Habit()
+        self._predictor = Predictor()
         self._failure = ""  # why we could not go on
         self._kept = False  # the error was a graceful leave: what has arrived can still be received
         self._drained: Operation[None] = Operation()
@@ -88,7 +88,7 @@ class MessageStream(StreamSending):
         return operation
 
     def recv_bytes(self, space: int, tag: int) -> Operation[Received]:
-        """Receive any payload; a small ``[n]`` uint8 may come as the memory that it would have, in a parcel."""
+        """Receive any payload; a small ``[n]`` uint8 may come as a ``SmallMessage``, the memory that it would have."""
         operation: Operation[Received] = Operation()
         receive = Receive(operation, space, None, None)  # type: ignore[arg-type]
         receive.takes_bytes = True
@@ -257,7 +257,7 @@ class MessageStream(StreamSending):
 
     def prepare(self) -> None:
         """Get ready for a message of bytes like the last ones."""
-        self._habit.prepare()
+        self._predictor.prepare()
 
     def _start(self, receive: Receive, key: int) -> None:
         operation = receive.operation
@@ -335,7 +335,7 @@ class MessageStream(StreamSending):
             and message.size_bytes <= MAX_BYTES
             and message.meta == describe_bytes(message.size_bytes)
         ):
-            message.parcel = self._parcel(message.size_bytes)
+            message.small_message = self._small_message(message.size_bytes)
             return True
         check_form(message)
         message.buffer = self._allocate(message.size_bytes)
@@ -346,16 +346,16 @@ class MessageStream(StreamSending):
         self.messages_received += 1
         self.bytes_received += message.size_bytes
         value: object = receive.source
-        if message.parcel is not None:
-            value = message.parcel
+        if message.small_message is not None:
+            value = message.small_message
         elif message.buffer is not None:
             value = parse_layout(message.meta, message.size_bytes).build(message.buffer)
         self._hand_over(receive, key_of(message.space, header.tag), header.seq, message, value)
 
     def _place_of(self, receive: Receive, message: Message) -> memoryview:
         """Return where a message is to be that this receive takes."""
-        if message.parcel is not None:
-            return message.parcel.memory
+        if message.small_message is not None:
+            return message.small_message.memory
         if message.buffer is not None:
             return memory_of(message.buffer)
         assert receive.view is not None
@@ -467,8 +467,9 @@ class MessageStream(StreamSending):
 
     def _give_back(self, key: int, seq: int, message: Message, tensor: Tensor | None) -> None:
         """Nobody has heard that this message was received: let it wait for the next receive."""
-        if message.parcel is not None:
-            message.buffer, message.parcel = torch.frombuffer(message.parcel.memory, dtype=torch.uint8), None
+        if message.small_message is not None:
+            message.buffer = torch.frombuffer(message.small_message.memory, dtype=torch.uint8)
+            message.small_message = None
         if message.buffer is None and tensor is not None and message.size_bytes:
             try:
                 message.buffer = self._allocate(message.size_bytes)
@@ -499,9 +500,9 @@ class MessageStream(StreamSending):
         except RuntimeError as error:
             raise self._without_memory(size_bytes, error) from error
 
-    def _parcel(self, size_bytes: int) -> Parcel:
+    def _small_message(self, size_bytes: int) -> SmallMessage:
         try:
-            return self._habit.parcel(size_bytes)
+            return self._predictor.take(size_bytes)
         except MemoryError as error:
             raise self._without_memory(size_bytes, error) from error
 
@@ -616,7 +617,7 @@ class MessageStream(StreamSending):
             self._inbox.withdraw_receive(receive)
         if not self._kept:
             self._inbox = Inbox(_fits)
-        self._habit = Habit()
+        self._predictor = Predictor()
         for receive in receives:
             receive.operation.on_cancel = None
             self.connection.defer(partial(receive.operation.fail, error))

@@ -3,9 +3,9 @@
 Our memory (``host_memory``) is offered when the first larger payload comes, or the peer answers quickly. Once it has
 answered that it mapped it, a payload of moderate size goes whole into the ring in it; a slot says where it lies
 (``slots``), or a frame, if it was announced before or there is no slot for it. A small one does so unless the peer
-sleeps: then a frame brings it. A large one, whose receive waits, goes through the lane: its frame says that it comes.
-Or, if that receive is of any payload and brings no memory for it, to the shelf, where it stays. A payload is out of the
-caller's tensor once it is in the memory.
+sleeps: then a frame brings it. A large one, whose receive waits, goes through the pipe: its frame says that it comes.
+Or, if that receive is of any payload and brings no memory for it, into lent memory, where it stays. A payload is out of
+the caller's tensor once it is in the memory.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ...wire.memory.shared_region import SharedRegion
 from ...wire.progress.operation import Operation, settler
 from ...wire.progress.waiting import is_blocked_here, running_loop
 from ..shared_memory.host_memory import FORGET_S, RING_BYTES, HostMemory
-from ..shared_memory.lent import Place, ShelfWriter
+from ..shared_memory.lent import LentWriter, Place
 from ..shared_memory.pipe import WINDOW_BYTES, open_writer
-from ..shared_memory.pipe import WORKS as LANES_WORK
-from ..shared_memory.pipe_payloads import LaneWrites, Payload
+from ..shared_memory.pipe import WORKS as PIPES_WORK
+from ..shared_memory.pipe_payloads import Payload, PipeWrites
 from ..shared_memory.ring import ALIGNMENT, RingSpace
 from ..shared_memory.slots import MAX_META_BYTES, SLOTS_BYTES, WORDS_AT, SlotWriter
 from .message import FLAG_COLLECTIVE, FLAG_CREDITED, MESSAGE, USER, Send, key_of
@@ -42,8 +42,8 @@ from .owner import StreamOwner
 from .sending import EAGER_BYTES, SMALL_BYTES
 
 FLAG_SHARED: Final = 16
-FLAG_LANE: Final = 32
-FLAG_SHELF: Final = 64
+FLAG_PIPE: Final = 32
+FLAG_LENT: Final = 64
 """Where a payload is; the last also of a credit, whose receive takes what lies there."""
 NO_ROOM: Final = 1  # of a bell for slots: what is in them is in the way
 INLINE_BYTES: Final = SMALL_BYTES  # up to here the frame that wakes a reader may as well bring the message
@@ -54,7 +54,7 @@ KEPT_FORGET_S: Final = 60.0
 ROOM_S: Final = 0.005  # until something is done about a full ring in which nothing moves
 PLACE: Final = struct.Struct("<QQQ")  # where in the ring a payload lies, its size, and which piece it is
 LENGTH: Final = struct.Struct("<Q")
-SHELF_PLACE: Final = struct.Struct("<QQQQ")  # a ``Place``
+LENT_PLACE: Final = struct.Struct("<QQQQ")  # a ``Place``
 
 
 class _Outgoing(Payload[Send]):
@@ -85,12 +85,12 @@ class _Head(NamedTuple):
         place = PLACE.pack(offset, self.size_bytes, piece)
         return _frame(self.kind, self.flags | FLAG_SHARED, self.tag, self.seq, place, self.meta)
 
-    def lane_frame(self) -> bytes:
+    def pipe_frame(self) -> bytes:
         length = LENGTH.pack(self.size_bytes)
-        return _frame(self.kind, self.flags | FLAG_LANE, self.tag, self.seq, length, self.meta)
+        return _frame(self.kind, self.flags | FLAG_PIPE, self.tag, self.seq, length, self.meta)
 
-    def shelf_frame(self, place: Place) -> bytes:
-        return _frame(self.kind, self.flags | FLAG_SHELF, self.tag, self.seq, SHELF_PLACE.pack(*place), self.meta)
+    def lent_frame(self, place: Place) -> bytes:
+        return _frame(self.kind, self.flags | FLAG_LENT, self.tag, self.seq, LENT_PLACE.pack(*place), self.meta)
 
 
 def _frame(kind: int, flags: int, tag: int, seq: int, place: bytes, meta: bytes) -> bytes:
@@ -108,13 +108,13 @@ class SharedSending(MessageStream):
         self._offsets = memory.offsets(memory.rank, rank)
         # These are guarded by the issue lock.
         self._ring: SharedRegion | None = None  # our memory, once the peer has mapped it
-        self._writes: LaneWrites[Send] | None = None  # the lane in it
+        self._writes: PipeWrites[Send] | None = None  # the pipe in it
         self._slot_writes: SlotWriter | None = None
-        self._shelf_writes: ShelfWriter | None = None
+        self._lent_writes: LentWriter | None = None
         self._refused = self._has_offered = False
         self._has_withdrawn = False  # a message: the next one goes by a frame, behind the one that says so
-        self._peer_has_lanes = LANES_WORK
-        self._peer_keeps = False  # what lies on the shelf, as it said with its last credit
+        self._peer_has_pipes = PIPES_WORK
+        self._peer_keeps = False  # what lies in lent memory, as it said with its last credit
         self._space = RingSpace(RING_BYTES)
         self._held: deque[_Outgoing] = deque()
         self._all_gone: Operation[None] | None = None  # somebody waits until nothing is held
@@ -255,8 +255,8 @@ class SharedSending(MessageStream):
         writes = self._writes
         if writes is None:
             return False
-        place = self._put_on_shelf(send, writes)
-        frame = head.lane_frame() if place is None else head.shelf_frame(place)
+        place = self._lend(send, writes)
+        frame = head.pipe_frame() if place is None else head.lent_frame(place)
         if self._num_unsaid:
             self._hold(_Outgoing(None, frame=frame))
         else:
@@ -266,15 +266,15 @@ class SharedSending(MessageStream):
             return True
         writes.waiting.append(Payload(send, send.segments))
         if len(writes.waiting) == 1:
-            self._write_lane(writes)
+            self._write_pipe(writes)
         return True
 
-    def _put_on_shelf(self, send: Send, writes: LaneWrites[Send]) -> Place | None:
-        """Lay a payload where its receiver keeps it. None: it goes through the lane, as do those before it."""
-        shelf = self._shelf_writes
-        if shelf is None or not self._peer_keeps or send.space != USER or not writes.is_idle:
+    def _lend(self, send: Send, writes: PipeWrites[Send]) -> Place | None:
+        """Lay a payload where its receiver keeps it. None: it goes through the pipe, as do those before it."""
+        lent = self._lent_writes
+        if lent is None or not self._peer_keeps or send.space != USER or not writes.is_idle:
             return None
-        place = shelf.put(send.segments, send.size_bytes)
+        place = lent.put(send.segments, send.size_bytes)
         if place is not None:
             self._used()
         return place
@@ -291,12 +291,12 @@ class SharedSending(MessageStream):
             self._has_offered = True
             self.connection.loop.call_soon(self._offer)
         ready, ring = self._memory.ready(self.rank), self._memory.own
-        if ready and ring is not None and self._peer_has_lanes and self._error is None:
+        if ready and ring is not None and self._peer_has_pipes and self._error is None:
             page, window, slots_at = (
                 ring.address + at for at in (self._offsets.page, self._offsets.window, self._offsets.slots)
             )
             slots = SlotWriter(page + WORDS_AT, slots_at, ring, max_pieces=MAX_PIECES, window_bytes=EAGER_WINDOW_BYTES)
-            writes: LaneWrites[Send] = LaneWrites(
+            writes: PipeWrites[Send] = PipeWrites(
                 open_writer(page, window),
                 ring=self._ring_bell,
                 written=self._has_gone,
@@ -305,10 +305,10 @@ class SharedSending(MessageStream):
             )
             if self._outbox.waits_for_window:
                 slots.rest()
-            shelf = ShelfWriter(ring, self._offsets.page, self._offsets.shelf, self._memory.shelf_bytes)
-            self._slot_writes, self._writes, self._shelf_writes = slots, writes, shelf
+            lent = LentWriter(ring, self._offsets.page, self._offsets.lent, self._memory.lent_bytes)
+            self._slot_writes, self._writes, self._lent_writes = slots, writes, lent
             self._ring = ring  # last: an interrupt before lets it be done again, and nothing was written
-        self._refused = ready is False or (ready is True and not self._peer_has_lanes)
+        self._refused = ready is False or (ready is True and not self._peer_has_pipes)
         return self._ring is not None
 
     def _use_memory(self) -> None:
@@ -431,7 +431,7 @@ class SharedSending(MessageStream):
             self._ask_for_room_soon()
         self.connection.flush()
 
-    def _write_lane(self, writes: LaneWrites[Send]) -> None:
+    def _write_pipe(self, writes: PipeWrites[Send]) -> None:
         if self.connection.closed:  # perhaps amid a payload, of which nobody knows how much has gone
             return
         try:
@@ -465,7 +465,7 @@ class SharedSending(MessageStream):
         """The peer has read what was in its way. The read side is free."""
         with self._issue_lock:
             if self._writes is not None:
-                self._write_lane(self._writes)
+                self._write_pipe(self._writes)
         self.connection.flush()
 
     def _used(self) -> None:
@@ -522,7 +522,7 @@ class SharedSending(MessageStream):
                 self._ring.forget(self._offsets.ring, RING_BYTES)
                 self._ring.forget(self._offsets.window, WINDOW_BYTES)
                 self._ring.forget(self._offsets.slots, SLOTS_BYTES)
-                if self._shelf_writes is not None and self._shelf_writes.forget():
+                if self._lent_writes is not None and self._lent_writes.forget():
                     self._forget_after_s = min(2 * self._forget_after_s, KEPT_FORGET_S)  # it may be kept for long
                     self._forget_soon()
         self.connection.flush()
@@ -563,7 +563,7 @@ class SharedSending(MessageStream):
             outgoing.owner, outgoing.segments, outgoing.detached = None, copies, None
             self._write_held()
             if self._writes is not None:
-                self._write_lane(self._writes)
+                self._write_pipe(self._writes)
 
     def _drop_held(self) -> None:
         """With the issue lock held: nothing of what waits is read any more."""
@@ -578,8 +578,8 @@ class SharedSending(MessageStream):
     def _fail_all(self, error: Exception) -> None:
         with self._issue_lock:
             self._drop_held()
-            if self._shelf_writes is not None:
-                self._shelf_writes.forget()  # what others keep keeps all of it mapped
+            if self._lent_writes is not None:
+                self._lent_writes.forget()  # what others keep keeps all of it mapped
             self._ring, self._writes, self._slot_writes, self._refused = None, None, None, True
-            self._shelf_writes = None
+            self._lent_writes = None
         super()._fail_all(error)

@@ -8,8 +8,8 @@ that were sent before it, and a frame for the slots. Slots are read when somebod
 lies there straight into the tensor; else a payload waits in the ring for its receive, until it is in the way. A thread
 that waits for a small message from a quick peer looks at the slots before it asks for that.
 
-A payload is out of the memory once it is in the tensor that was posted for it, or a buffer; what came to the shelf is a
-buffer itself. So a dead or slow peer holds nothing but our memory.
+A payload is out of the memory once it is in the tensor that was posted for it, or a buffer; what came into lent memory
+is a buffer itself. So a dead or slow peer holds nothing but our memory.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from ...wire.progress.spinning import SPIN_S
 from ...wire.progress.waiting import is_blocked_here
 from ..payload.tensors import memory_of
 from ..shared_memory.host_memory import RING_BYTES, HostMemory
-from ..shared_memory.lent import Place, ShelfReader
+from ..shared_memory.lent import LentReader, Place
 from ..shared_memory.pipe import WINDOW_BYTES, open_reader
-from ..shared_memory.pipe import WORKS as LANES_WORK
-from ..shared_memory.pipe_payloads import LaneReads
+from ..shared_memory.pipe import WORKS as PIPES_WORK
+from ..shared_memory.pipe_payloads import PipeReads
 from ..shared_memory.ring import Piece, RingReads
 from ..shared_memory.slots import WORDS_AT, Slot, SlotReader
 from .inbox import Arrival
@@ -55,23 +55,23 @@ from .message import (
 from .message_stream import REPORT_BYTES as WINDOW_REPORT_BYTES
 from .owner import StreamOwner
 from .shared_sending import (
-    FLAG_LANE,
+    FLAG_LENT,
+    FLAG_PIPE,
     FLAG_SHARED,
-    FLAG_SHELF,
     INLINE_BYTES,
     LENGTH,
+    LENT_PLACE,
     NO_ROOM,
     PLACE,
     ROOM_S,
     SHARED_EAGER_BYTES,
-    SHELF_PLACE,
     SharedSending,
 )
 
 logger = logging.getLogger(__name__)
 
-NO_LANES: Final = 1  # of an answer to memory
-IN_MEMORY: Final = FLAG_SHARED | FLAG_LANE | FLAG_SHELF
+NO_PIPES: Final = 1  # of an answer to memory
+IN_MEMORY: Final = FLAG_SHARED | FLAG_PIPE | FLAG_LENT
 REPORT_BYTES: Final = RING_BYTES // 8  # what is read before a sender that waits for room is told
 KEPT_BYTES: Final = RING_BYTES // 3  # what may wait in the ring for its receive while other receives wait
 assert KEPT_BYTES + REPORT_BYTES <= RING_BYTES // 2, "see RingSpace"
@@ -89,10 +89,10 @@ class SharedStream(SharedSending):
         self._peer_offsets = memory.offsets(rank, memory.rank)
         # These are guarded by the connection's read side.
         self._peer_ring: SharedRegion | None = None
-        self._lane_reads: LaneReads | None = None
+        self._pipe_reads: PipeReads | None = None
         self._slot_reads: SlotReader | None = None
-        self._shelf_reads: ShelfReader | None = None
-        self._keeps = False  # the last receive would have what lies on the shelf as it is
+        self._lent_reads: LentReader | None = None
+        self._keeps = False  # the last receive would have what lies in lent memory as it is
         self._slots_wait = False  # for what was sent through the socket before
         self._reads = RingReads()
         self._waiting: dict[Piece, Message] = {}  # whole messages that wait in the ring
@@ -112,10 +112,10 @@ class SharedStream(SharedSending):
         self._take_earlier(header)
         if header.kind not in PAYLOAD_KINDS or not header.flags & IN_MEMORY:
             return super().begin(header, meta)
-        if header.flags & FLAG_LANE:
-            self._begin_on_lane(header, meta)
-        elif header.flags & FLAG_SHELF:
-            self._begin_on_shelf(header, meta)
+        if header.flags & FLAG_PIPE:
+            self._begin_on_pipe(header, meta)
+        elif header.flags & FLAG_LENT:
+            self._begin_lent(header, meta)
         elif len(meta) < PLACE.size or header.payload_bytes:
             raise ProtocolError(f"message {header.seq} says that it lies in shared memory, but not where")
         else:
@@ -125,28 +125,28 @@ class SharedStream(SharedSending):
             self._begin_in_ring(header, meta[PLACE.size :], offset, size_bytes, piece)
         return None
 
-    def _begin_on_lane(self, header: Header, meta: bytes) -> None:
-        """A payload comes through the lane, also one that nobody takes."""
+    def _begin_on_pipe(self, header: Header, meta: bytes) -> None:
+        """A payload comes through the pipe, also one that nobody takes."""
         if len(meta) < LENGTH.size or header.payload_bytes:
             raise ProtocolError(f"message {header.seq} comes through shared memory, but does not say how long it is")
-        if self._lane_reads is None:
+        if self._pipe_reads is None:
             raise ProtocolError(f"message {header.seq} comes through shared memory, of which there is none")
         (size_bytes,) = LENGTH.unpack_from(meta)
         if not SHARED_EAGER_BYTES < size_bytes <= MAX_PAYLOAD_BYTES:
             raise ProtocolError(f"message {header.seq} of {size_bytes} bytes comes through the wrong part of memory")
         arrival = self._begin_payload(header, meta[LENGTH.size :], size_bytes)
         target = None if arrival.dropped else self._destination(arrival)
-        self._lane_reads.expect(header.seq, size_bytes, target)
+        self._pipe_reads.expect(header.seq, size_bytes, target)
 
-    def _begin_on_shelf(self, header: Header, meta: bytes) -> None:
-        """A payload lies on the shelf: it is the buffer of its message, unless it has to be elsewhere."""
-        if len(meta) < SHELF_PLACE.size or header.payload_bytes:
-            raise ProtocolError(f"message {header.seq} says that it lies on a shelf, but not where")
-        if self._shelf_reads is None:
-            raise ProtocolError(f"message {header.seq} lies on a shelf, of which there is none")
-        place = Place(*SHELF_PLACE.unpack_from(meta))
-        kept = self._shelf_reads.tensor(place)
-        arrival = self._begin_payload(header, meta[SHELF_PLACE.size :], place.size_bytes)
+    def _begin_lent(self, header: Header, meta: bytes) -> None:
+        """A payload lies in lent memory: it is the buffer of its message, unless it has to be elsewhere."""
+        if len(meta) < LENT_PLACE.size or header.payload_bytes:
+            raise ProtocolError(f"message {header.seq} says that it lies in lent memory, but not where")
+        if self._lent_reads is None:
+            raise ProtocolError(f"message {header.seq} lies in lent memory, of which there is none")
+        place = Place(*LENT_PLACE.unpack_from(meta))
+        kept = self._lent_reads.tensor(place)
+        arrival = self._begin_payload(header, meta[LENT_PLACE.size :], place.size_bytes)
         message = arrival.message
         receive = None if arrival.posted is None else arrival.posted.receive
         if receive is not None and receive.view is not None:
@@ -465,7 +465,7 @@ class SharedStream(SharedSending):
             else:
                 super().end(header, meta)
         elif kind == Kind.CREDIT:
-            self._peer_keeps = bool(header.flags & FLAG_SHELF)
+            self._peer_keeps = bool(header.flags & FLAG_LENT)
             super().end(header, meta)
         elif kind == Kind.SLOTS:
             if header.flags & NO_ROOM:
@@ -474,7 +474,7 @@ class SharedStream(SharedSending):
                 self._take_slots(self._is_wanted)
             self._ask_to_be_told()
         elif kind == Kind.MORE:
-            self._read_lane()
+            self._read_pipe()
         elif kind == Kind.ROOM:
             self.connection.defer(self._room_came)
         elif kind == Kind.RELEASE:
@@ -486,13 +486,13 @@ class SharedStream(SharedSending):
         elif kind == Kind.UNUSED:
             self.connection.defer(partial(self._memory.unused_by, self.rank, header.seq))
         elif kind == Kind.SHARED:
-            self._peer_has_lanes = LANES_WORK and not header.flags & NO_LANES
+            self._peer_has_pipes = PIPES_WORK and not header.flags & NO_PIPES
             self.connection.defer(partial(self._memory.answered, self.rank, meta.decode(errors="replace")))
         else:
             super().end(header, meta)
 
     def _credit_flags(self, key: int) -> int:
-        return super()._credit_flags(key) | (FLAG_SHELF if self._keeps else 0)
+        return super()._credit_flags(key) | (FLAG_LENT if self._keeps else 0)
 
     def _map_peer_memory(self) -> None:
         descriptor = self.connection.take_descriptor()
@@ -501,14 +501,14 @@ class SharedStream(SharedSending):
                 os.close(descriptor)
             return
         text = self._memory.lent(self.rank, descriptor).encode()
-        if self._peer_ring is None:  # a second time, the lane's would be unmapped
+        if self._peer_ring is None:  # a second time, the pipe's would be unmapped
             self._peer_ring = ring = self._memory.theirs.get(self.rank)
-            if ring is not None and LANES_WORK:
+            if ring is not None and PIPES_WORK:
                 offsets = self._peer_offsets
                 page, window, slots = (ring.address + at for at in (offsets.page, offsets.window, offsets.slots))
                 self._slot_reads = SlotReader(page + WORDS_AT, slots, ring)
-                self._shelf_reads = ShelfReader(ring, offsets.page, offsets.shelf, self._memory.shelf_bytes)
-                self._lane_reads = LaneReads(
+                self._lent_reads = LentReader(ring, offsets.page, offsets.lent, self._memory.lent_bytes)
+                self._pipe_reads = PipeReads(
                     open_reader(page, window),
                     ring=self._say_room,
                     came=self._all_came,
@@ -516,25 +516,25 @@ class SharedStream(SharedSending):
                     memory=ring,
                 )
         self.connection.takes_descriptors = False
-        flags = 0 if LANES_WORK else NO_LANES
+        flags = 0 if PIPES_WORK else NO_PIPES
         self.connection.queue(pack_header(Kind.SHARED, flags=flags, meta_bytes=len(text)) + text)
         self.connection.defer(self.connection.flush)
         self._ask_to_be_told()
 
-    def _read_lane(self) -> None:
+    def _read_pipe(self) -> None:
         if self.connection.closed:  # perhaps amid a payload whose tensor is its caller's again
             return
-        if self._lane_reads is not None:
-            self._lane_reads.read()
+        if self._pipe_reads is not None:
+            self._pipe_reads.read()
             self._act()
 
     def _read_again(self) -> None:
         """A turn was over."""
-        self.connection.run(self._read_lane_late)
+        self.connection.run(self._read_pipe_late)
 
-    def _read_lane_late(self) -> None:
+    def _read_pipe_late(self) -> None:
         try:
-            self._read_lane()
+            self._read_pipe()
         except ProtocolError as error:
             self.connection.abort(str(error))
 
@@ -543,8 +543,8 @@ class SharedStream(SharedSending):
         self.connection.defer(self.connection.flush)
 
     def _bye(self) -> None:
-        if self._lane_reads is not None:
-            self._lane_reads.read(to_the_end=True)
+        if self._pipe_reads is not None:
+            self._pipe_reads.read(to_the_end=True)
         super()._bye()
 
     def _was_read(self, size: int) -> None:
@@ -595,7 +595,7 @@ class SharedStream(SharedSending):
             self._report()
 
     def _redirect(self, seq: int, target: memoryview | None) -> int:
-        incoming = None if self._lane_reads is None else self._lane_reads.find(seq)
+        incoming = None if self._pipe_reads is None else self._pipe_reads.find(seq)
         if incoming is None:
             return super()._redirect(seq, target)
         incoming.target = target
@@ -613,16 +613,16 @@ class SharedStream(SharedSending):
             self._take_slots_late()
         self._end_look()
         self._slot_reads, self._slots_wait = None, False
-        if self._lane_reads is not None:
-            self._lane_reads.close()
-        self._lane_reads = None
+        if self._pipe_reads is not None:
+            self._pipe_reads.close()
+        self._pipe_reads = None
         if self._kept and not self._empty():
             logger.warning("world %s: messages of rank %d are lost: no memory", self._owner.world, self.rank)
             self._kept = False
         self._waiting.clear()
-        if self._shelf_reads is not None and self._peer_ring is not None:
-            self._shelf_reads.close()
+        if self._lent_reads is not None and self._peer_ring is not None:
+            self._lent_reads.close()
             self._peer_ring.forget(self._peer_offsets.ring, RING_BYTES)  # what is kept keeps all of it mapped
             self._peer_ring.forget(self._peer_offsets.window, WINDOW_BYTES)
-        self._peer_ring = self._shelf_reads = None
+        self._peer_ring = self._lent_reads = None
         super()._fail_all(error)

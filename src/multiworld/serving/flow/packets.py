@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ...channel.base import Payload
-from ...channel.payload.small_message import Parcel, Received
+from ...channel.payload.small_message import Received, SmallMessage
 from ...channel.payload.tensors import Layout, describe, memory_of, parse_layout, payload_segments
 from ...errors import ProtocolError
 from ...wire.memory.copying import ALIGNMENT
@@ -77,14 +77,14 @@ class Note(NamedTuple):
 
 
 class _Packet:
-    """What came, in which payloads lie inline: a parcel, or a tensor. ``is_single``: of one item alone."""
+    """What came, in which payloads lie inline: a small message, or a tensor. ``is_single``: of one item alone."""
 
-    __slots__ = ("_parcel", "_tensor", "_views", "is_single", "memory")
+    __slots__ = ("_small_message", "_tensor", "_views", "is_single", "memory")
 
-    def __init__(self, parcel: Parcel | None, tensor: Tensor | None) -> None:
-        self._parcel, self._tensor = parcel, tensor
-        if parcel is not None:
-            self.memory = parcel.memory
+    def __init__(self, small_message: SmallMessage | None, tensor: Tensor | None) -> None:
+        self._small_message, self._tensor = small_message, tensor
+        if small_message is not None:
+            self.memory = small_message.memory
         else:
             assert tensor is not None
             self.memory = memory_of(tensor)
@@ -93,8 +93,8 @@ class _Packet:
 
     def payload(self, layout: Layout, offset: int) -> Payload:
         """Return what lies at an offset, as views of this."""
-        if self._parcel is not None:
-            one = self._parcel.tensor(layout, offset, alone=self.is_single)
+        if self._small_message is not None:
+            one = self._small_message.tensor(layout, offset, alone=self.is_single)
             if one is not None:
                 return one
         if self._tensor is None:
@@ -242,7 +242,7 @@ def _append_part(bodies: list[bytes | memoryview], part: bytes | memoryview) -> 
 def decode(received: Received, *, now: float) -> tuple[list[Item], list[Note]]:
     """Unpack; raises ProtocolError for what is no packet. The items keep what they came in."""
     try:
-        if isinstance(received, Parcel):
+        if isinstance(received, SmallMessage):
             return _decode(_Packet(received, None), [], now)
         tensors = received if isinstance(received, list) else [received] if isinstance(received, Tensor) else []
         if not tensors or tensors[0].dtype != torch.uint8 or tensors[0].dim() != 1:

@@ -84,7 +84,7 @@ class WorldOperations(ABC):
         return was_sent
 
     def start_recv_bytes(self, src: int, tag: int, timeout_s: float | None) -> Operation[Received]:
-        """As ``start_recv_tensors``; a small tensor ``[n]`` uint8 may come as the memory it would have, in a parcel."""
+        """As ``start_recv_tensors``; a small tensor ``[n]`` uint8 may come as ``SmallMessage``, its memory."""
         self._arguments.check_message(src, "src", tag)
         return self._start("recv_tensors", lambda channel: channel.recv_bytes(src, tag), timeout_s, left=(src, tag))
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from multiworld.channel.gloo.mover import DIRECT_BYTES, NUM_TAGS, GlooMover
-from multiworld.channel.threads import Errands
+from multiworld.channel.threads import SerialThread
 from multiworld.testing import wait_until
 
 WAIT_S = 10.0
@@ -253,47 +253,47 @@ def test_a_group_that_refuses_ends_the_transfer_on_another_thread() -> None:
     close(mover, group)
 
 
-def test_a_thread_for_errands_that_has_nothing_to_do_ends_and_the_next_errand_starts_another() -> None:
-    errands, done = Errands("test-errands", idle_s=0.02), queue.SimpleQueue[str]()
+def test_a_thread_for_tasks_that_has_nothing_to_do_ends_and_the_next_task_starts_another() -> None:
+    serial_thread, done = SerialThread("test-tasks", idle_s=0.02), queue.SimpleQueue[str]()
 
     def note() -> None:
         done.put(threading.current_thread().name)
 
     for _ in range(3):
-        assert errands.put(note)
-        assert done.get(timeout=WAIT_S) == "test-errands"
-        assert wait_until(lambda: all(thread.name != "test-errands" for thread in threading.enumerate()), WAIT_S)
-    errands.stop()
-    assert errands.join(WAIT_S)
-    assert not errands.put(note)
+        assert serial_thread.put(note)
+        assert done.get(timeout=WAIT_S) == "test-tasks"
+        assert wait_until(lambda: all(thread.name != "test-tasks" for thread in threading.enumerate()), WAIT_S)
+    serial_thread.stop()
+    assert serial_thread.join(WAIT_S)
+    assert not serial_thread.put(note)
 
 
-def test_errands_that_no_thread_can_be_started_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    errands = Errands("test-errands")
+def test_tasks_that_no_thread_can_be_started_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    serial_thread = SerialThread("test-tasks")
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", raise_no_thread)
-        assert not errands.put(lambda: None)
-    errands.stop()
-    assert errands.join(WAIT_S)
+        assert not serial_thread.put(lambda: None)
+    serial_thread.stop()
+    assert serial_thread.join(WAIT_S)
 
 
 def raise_no_thread(thread: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_errands_run_in_order_survive_a_defect_and_end(caplog: object) -> None:
-    errands = Errands("test-errands")
-    assert errands.join(0.0)  # no thread yet
+def test_tasks_run_in_order_survive_a_defect_and_end(caplog: object) -> None:
+    serial_thread = SerialThread("test-tasks")
+    assert serial_thread.join(0.0)  # no thread yet
     done: list[int] = []
 
     def fail() -> None:
         raise ValueError("a defect")
 
-    assert errands.put(lambda: done.append(1))
-    assert errands.put(fail)
-    assert errands.put(lambda: done.append(2))
-    errands.stop()
-    errands.stop()
-    assert errands.join(WAIT_S)
+    assert serial_thread.put(lambda: done.append(1))
+    assert serial_thread.put(fail)
+    assert serial_thread.put(lambda: done.append(2))
+    serial_thread.stop()
+    serial_thread.stop()
+    assert serial_thread.join(WAIT_S)
     assert done == [1, 2]
-    assert not errands.put(lambda: done.append(3))
+    assert not serial_thread.put(lambda: done.append(3))

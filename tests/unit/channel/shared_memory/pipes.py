@@ -1,4 +1,4 @@
-"""Lanes whose two ends are in this process, with guarded memory around the window."""
+"""Pipes whose two ends are in this process, with guarded memory around the window."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import TypeAlias
 import pytest
 
 from multiworld import native
-from multiworld.channel.shared_memory import pipe as lane
-from multiworld.channel.shared_memory import pipe_payloads as lane_payloads
+from multiworld.channel.shared_memory import pipe, pipe_payloads
 from multiworld.channel.shared_memory.pipe import PAGE_BYTES, NativeEnd, PythonEnd, reader_words, writer_words
 
-WINDOW, CHUNK, TURN = 4096, 256, 8192  # of small lanes; a window divides 2**64
+WINDOW, CHUNK, TURN = 4096, 256, 8192  # of small pipes; a window divides 2**64
 GUARD = b"\xa5" * 128
 NEAR_THE_END = 2**64 - WINDOW - 321
 
@@ -26,20 +25,20 @@ ENDS: list[Ends] = list(itertools.product(KINDS, KINDS))
 
 
 def make_small(patches: pytest.MonkeyPatch) -> None:
-    """Let lanes from now on have small windows, chunks and turns, spin for no time, and have all of it."""
-    patches.setattr(lane, "WINDOW_BYTES", WINDOW)
-    patches.setattr(lane, "NATIVE_CHUNK_BYTES", CHUNK)
-    patches.setattr(lane, "PYTHON_CHUNK_BYTES", CHUNK)
-    patches.setattr(lane_payloads, "WINDOW_BYTES", WINDOW)
-    patches.setattr(lane_payloads, "TURN_BYTES", TURN)
-    patches.setattr(lane_payloads, "BLOCKED_TURN_BYTES", 4 * TURN)
-    patches.setattr(lane_payloads, "MIN_PUSH_BYTES", CHUNK)
-    patches.setattr(lane_payloads, "PAST_CACHES_BYTES", WINDOW)
-    patches.setattr(lane_payloads, "MAX_SPIN_S", 0.0)
-    patches.setattr(lane_payloads, "MIN_SPIN_S", 0.0)
-    patches.setattr(lane_payloads, "TURN_S", 1000.0)
-    patches.setattr(lane_payloads, "BLOCKED_TURN_S", 1000.0)
-    patches.setattr(lane, "LIMIT_S", 1000.0)
+    """Let pipes from now on have small windows, chunks and turns, spin for no time, and have all of it."""
+    patches.setattr(pipe, "WINDOW_BYTES", WINDOW)
+    patches.setattr(pipe, "NATIVE_CHUNK_BYTES", CHUNK)
+    patches.setattr(pipe, "PYTHON_CHUNK_BYTES", CHUNK)
+    patches.setattr(pipe_payloads, "WINDOW_BYTES", WINDOW)
+    patches.setattr(pipe_payloads, "TURN_BYTES", TURN)
+    patches.setattr(pipe_payloads, "BLOCKED_TURN_BYTES", 4 * TURN)
+    patches.setattr(pipe_payloads, "MIN_PUSH_BYTES", CHUNK)
+    patches.setattr(pipe_payloads, "PAST_CACHES_BYTES", WINDOW)
+    patches.setattr(pipe_payloads, "MAX_SPIN_S", 0.0)
+    patches.setattr(pipe_payloads, "MIN_SPIN_S", 0.0)
+    patches.setattr(pipe_payloads, "TURN_S", 1000.0)
+    patches.setattr(pipe_payloads, "BLOCKED_TURN_S", 1000.0)
+    patches.setattr(pipe, "LIMIT_S", 1000.0)
 
 
 class Memory:
@@ -65,16 +64,16 @@ class Memory:
         assert before == behind == GUARD, "something was written beside it"
 
 
-class Lane:
-    """Both ends of one lane. ``start``: how many bytes have gone through it, modulo 2**64."""
+class Pipe:
+    """Both ends of one pipe. ``start``: how many bytes have gone through it, modulo 2**64."""
 
     def __init__(self, ends: Ends, *, start: int = 0) -> None:
-        self.page, self.window = Memory(bytes(PAGE_BYTES)), Memory(bytes(lane.WINDOW_BYTES))
+        self.page, self.window = Memory(bytes(PAGE_BYTES)), Memory(bytes(pipe.WINDOW_BYTES))
         page, window = self.page.address, self.window.address
         words = writer_words(page)
         self.written, self.taken, self.writer_rests, self.reader_rests = map(ctypes.c_uint64.from_address, words)
         self.written.value = self.taken.value = start
-        size = lane.WINDOW_BYTES
+        size = pipe.WINDOW_BYTES
         self.writer, self.reader = ends[0](window, words, size), ends[1](window, reader_words(page), size)
         for end in (self.writer, self.reader):
             if isinstance(end, NativeEnd):

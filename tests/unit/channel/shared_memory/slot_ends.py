@@ -78,7 +78,7 @@ class Slots:
         return slot.seq
 
     def check_guards(self) -> None:
-        """Nothing beside the words and the slots was written: the lane's words are in the same page."""
+        """Nothing beside the words and the slots was written: the pipe's words are in the same page."""
         self._page.check_guards()
         self._slots.check_guards()
         assert self._page.content[:WORDS_AT] == bytes(WORDS_AT)

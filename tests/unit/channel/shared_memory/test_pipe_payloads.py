@@ -1,4 +1,4 @@
-"""Payloads that wait at the ends of a lane: they come in order and whole, and nobody goes on for too long."""
+"""Payloads that wait at the ends of a pipe: they come in order and whole, and nobody goes on for too long."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from multiworld.channel.shared_memory import pipe_payloads as lane_payloads
-from multiworld.channel.shared_memory.pipe import WINDOW_BYTES, LaneEnd
-from multiworld.channel.shared_memory.pipe_payloads import LaneReads, LaneWrites, Payload, Spin
+from multiworld.channel.shared_memory import pipe_payloads
+from multiworld.channel.shared_memory.pipe import WINDOW_BYTES, PipeEnd
+from multiworld.channel.shared_memory.pipe_payloads import Payload, PipeReads, PipeWrites, Spin
 from multiworld.errors import ProtocolError
 from multiworld.wire.progress.waiting import while_blocked
-from tests.unit.channel.shared_memory.pipes import CHUNK, ENDS, TURN, WINDOW, Lane, Memory, make_small, noise
+from tests.unit.channel.shared_memory.pipes import CHUNK, ENDS, TURN, WINDOW, Memory, Pipe, make_small, noise
 
 
 class Both:
-    """The payloads at both ends of a small lane. Bells come when they are delivered."""
+    """The payloads at both ends of a small pipe. Bells come when they are delivered."""
 
-    def __init__(self, lane: Lane, *, writer: LaneEnd | None = None, reader: LaneEnd | None = None) -> None:
-        self.lane = lane
+    def __init__(self, pipe: Pipe, *, writer: PipeEnd | None = None, reader: PipeEnd | None = None) -> None:
+        self.pipe = pipe
         self.to_writer = self.to_reader = 0  # bells that are on their way
         self.written: list[int | None] = []
         self.came: list[int] = []
         self.again: list[str] = []
-        self.writes: LaneWrites[int] = LaneWrites(
-            writer or lane.writer,
+        self.writes: PipeWrites[int] = PipeWrites(
+            writer or pipe.writer,
             ring=self._ring_reader,
             written=self.written.append,
             again=lambda rests: None if rests else self.again.append("write"),
-            memory=lane,
+            memory=pipe,
         )
-        self.reads = LaneReads(
-            reader or lane.reader,
+        self.reads = PipeReads(
+            reader or pipe.reader,
             ring=self._ring_writer,
             came=self.came.append,
             again=lambda rests: None if rests else self.again.append("read"),
-            memory=lane,
+            memory=pipe,
         )
         self.targets: dict[int, Memory] = {}
 
@@ -72,16 +72,16 @@ class Both:
 
 
 @pytest.fixture(params=ENDS, ids=lambda ends: f"{ends[0].__name__}-{ends[1].__name__}")
-def lane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lane]:
+def pipe(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipe]:
     make_small(monkeypatch)
-    lane = Lane(request.param)
-    yield lane
-    lane.check_guards()
+    pipe = Pipe(request.param)
+    yield pipe
+    pipe.check_guards()
 
 
 @pytest.fixture
-def both(lane: Lane) -> Both:
-    return Both(lane)
+def both(pipe: Pipe) -> Both:
+    return Both(pipe)
 
 
 def test_payloads_come_in_their_order_whatever_their_sizes(both: Both) -> None:
@@ -132,7 +132,7 @@ def test_an_empty_payload_comes_with_the_last_byte_before_it(
     assert both.came == []
     both.add(1, b"abc")
     both.writes.write()
-    monkeypatch.setattr(lane_payloads, "TURN_BYTES", turn)
+    monkeypatch.setattr(pipe_payloads, "TURN_BYTES", turn)
     both.deliver()
     assert both.came == [1, 2]
 
@@ -164,7 +164,7 @@ def test_a_detached_payload_stops_those_behind_it_until_it_goes_on(both: Both) -
     both.expect(2, len(b"behind"))
     both.deliver()
     assert both.written == []
-    assert both.lane.writer.position == WINDOW
+    assert both.pipe.writer.position == WINDOW
     copy = memoryview(bytearray(rest))
     rest[:] = bytes(len(rest))
     first.owner, first.detached = None, None
@@ -259,10 +259,10 @@ def test_without_its_end_a_payload_is_an_error(both: Both) -> None:
 
 def test_nonsense_of_the_other_side_is_an_error_at_both_ends(both: Both) -> None:
     both.expect(1, 2 * WINDOW)
-    both.lane.written.value += WINDOW + 1
+    both.pipe.written.value += WINDOW + 1
     with pytest.raises(ProtocolError, match="counts more than there can be"):
         both.reads.read()
-    both.lane.taken.value += 1
+    both.pipe.taken.value += 1
     both.add(1, bytes(WINDOW))
     with pytest.raises(ProtocolError, match="counts more than there can be"):
         both.writes.write()
@@ -274,7 +274,7 @@ def test_nonsense_of_the_other_side_is_an_error_at_both_ends(both: Both) -> None
 class Meanwhile:
     """An end whose other side acts whenever it has moved something: only its turn can end what it does."""
 
-    def __init__(self, end: LaneEnd, act: Callable[[], object]) -> None:
+    def __init__(self, end: PipeEnd, act: Callable[[], object]) -> None:
         self._end, self._act = end, act
         self.num_moved = 0
         self.spins: list[float] = []
@@ -313,64 +313,64 @@ class Meanwhile:
         return self._end.is_level()
 
 
-def emptied(lane: Lane, *, but: int) -> Meanwhile:
+def emptied(pipe: Pipe, *, but: int) -> Meanwhile:
     """Return a writer whose reader reads all, but for so many bytes."""
-    return Meanwhile(lane.writer, lambda: lane.skip(lane.writer.position - lane.reader.position - but))
+    return Meanwhile(pipe.writer, lambda: pipe.skip(pipe.writer.position - pipe.reader.position - but))
 
 
-def filled(lane: Lane, size_bytes: int) -> Meanwhile:
+def filled(pipe: Pipe, size_bytes: int) -> Meanwhile:
     """Return a reader whose writer writes so much in all, as there is room."""
 
     def write() -> None:
-        room = WINDOW - (lane.writer.position - lane.reader.position)
-        assert lane.push(bytes(min(room, size_bytes - lane.writer.position))) <= room
+        room = WINDOW - (pipe.writer.position - pipe.reader.position)
+        assert pipe.push(bytes(min(room, size_bytes - pipe.writer.position))) <= room
 
     write()
-    return Meanwhile(lane.reader, write)
+    return Meanwhile(pipe.reader, write)
 
 
-def test_a_turn_of_writing_ends_and_goes_on_with_a_bell(lane: Lane) -> None:
-    writer = emptied(lane, but=1)
-    both = Both(lane, writer=writer)
+def test_a_turn_of_writing_ends_and_goes_on_with_a_bell(pipe: Pipe) -> None:
+    writer = emptied(pipe, but=1)
+    both = Both(pipe, writer=writer)
     both.add(1, bytes(3 * TURN))
     for num_turns in (1, 2):
         both.writes.write()
         assert num_turns * TURN <= writer.num_moved < num_turns * (TURN + CHUNK)
         assert both.to_reader == 0, "it does not rest"
         assert both.written == []
-        assert lane.skip(1) == 1
-        assert lane.reader.bell, "what is left was read"
+        assert pipe.skip(1) == 1
+        assert pipe.reader.bell, "what is left was read"
     both.writes.write()
     assert both.written == [1]
 
 
-def test_a_turn_of_writing_goes_on_if_nothing_is_left_to_be_read(lane: Lane) -> None:
+def test_a_turn_of_writing_goes_on_if_nothing_is_left_to_be_read(pipe: Pipe) -> None:
     """Whose end would ring the bell."""
-    writer = emptied(lane, but=0)
-    both = Both(lane, writer=writer)
+    writer = emptied(pipe, but=0)
+    both = Both(pipe, writer=writer)
     both.add(1, bytes(3 * TURN))
     both.writes.write()
     assert both.written == [1]
 
 
-def test_a_turn_of_reading_ends_and_goes_on_with_a_bell(lane: Lane) -> None:
-    reader = filled(lane, 3 * TURN)
-    both = Both(lane, reader=reader)
+def test_a_turn_of_reading_ends_and_goes_on_with_a_bell(pipe: Pipe) -> None:
+    reader = filled(pipe, 3 * TURN)
+    both = Both(pipe, reader=reader)
     both.expect(1, 3 * TURN)
     for num_turns in (1, 2):
         assert reader.num_moved == num_turns * TURN
         assert both.came == []
-        assert lane.reader_rests.value % 2 == 1
+        assert pipe.reader_rests.value % 2 == 1
         both.reads.read()
     assert both.came == [1]
-    assert lane.reader_rests.value % 2 == 0
+    assert pipe.reader_rests.value % 2 == 0
 
 
 def test_a_turn_of_reading_goes_on_if_all_is_written(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody would ring the bell."""
     both.add(1, bytes(WINDOW))
     both.writes.write()
-    monkeypatch.setattr(lane_payloads, "TURN_BYTES", CHUNK)
+    monkeypatch.setattr(pipe_payloads, "TURN_BYTES", CHUNK)
     both.expect(1, WINDOW)
     assert both.came == [1]
 
@@ -378,17 +378,17 @@ def test_a_turn_of_reading_goes_on_if_all_is_written(both: Both, monkeypatch: py
 def test_a_writer_that_rests_hears_of_room_at_the_end_of_a_turn(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
     both.add(1, bytes(2 * WINDOW))
     both.writes.write()
-    monkeypatch.setattr(lane_payloads, "TURN_BYTES", CHUNK)
+    monkeypatch.setattr(pipe_payloads, "TURN_BYTES", CHUNK)
     both.expect(1, 2 * WINDOW)
-    assert both.lane.reader.position == CHUNK
+    assert both.pipe.reader.position == CHUNK
     assert both.to_writer == 1
     both.deliver()
     assert both.came == both.written == [1]
 
 
-def test_a_thread_that_blocks_has_longer_turns(lane: Lane) -> None:
-    reader = filled(lane, 6 * TURN)
-    both = Both(lane, reader=reader)
+def test_a_thread_that_blocks_has_longer_turns(pipe: Pipe) -> None:
+    reader = filled(pipe, 6 * TURN)
+    both = Both(pipe, reader=reader)
     while_blocked(lambda: both.expect(1, 6 * TURN))
     assert reader.num_moved == 4 * TURN
 
@@ -401,28 +401,28 @@ def test_who_waits_for_a_payload_hears_of_it_before_much_of_the_next_is_read(bot
     both.writes.write()
     both.reads.read()
     assert both.came == [1]
-    assert both.lane.reader.position == CHUNK + WINDOW // 2
+    assert both.pipe.reader.position == CHUNK + WINDOW // 2
     both.deliver()
     assert both.came == [1, 2]
 
 
 def test_whoever_waits_for_a_payload_to_be_written_hears_of_it_before_the_next_one_waits_for_room(
-    lane: Lane, monkeypatch: pytest.MonkeyPatch
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lane_payloads, "MAX_SPIN_S", 1e-6)
-    writer = Meanwhile(lane.writer, lambda: None)
-    both = Both(lane, writer=writer)
+    monkeypatch.setattr(pipe_payloads, "MAX_SPIN_S", 1e-6)
+    writer = Meanwhile(pipe.writer, lambda: None)
+    both = Both(pipe, writer=writer)
     both.add(1, bytes(WINDOW))
     both.add(2, bytes(WINDOW))
     both.writes.write()
     assert writer.spins == [1e-6, 0.0]
 
 
-def test_a_writer_without_room_rings_a_reader_that_has_begun_to_rest(lane: Lane) -> None:
+def test_a_writer_without_room_rings_a_reader_that_has_begun_to_rest(pipe: Pipe) -> None:
     """Before it looked at what was written last: else both would sleep."""
     end = 2 * WINDOW
-    writer = Meanwhile(lane.writer, lambda: lane.reader.rest_reading(early=True, end=end))
-    both = Both(lane, writer=writer)
+    writer = Meanwhile(pipe.writer, lambda: pipe.reader.rest_reading(early=True, end=end))
+    both = Both(pipe, writer=writer)
     both.add(1, bytes(end))
     both.writes.write()
     assert writer.num_moved == WINDOW
@@ -437,20 +437,20 @@ def test_a_writer_without_room_rings_a_reader_that_has_begun_to_rest(lane: Lane)
 
 def test_an_end_looks_for_less_time_when_that_does_not_pay_and_longer_when_it_does() -> None:
     spin = Spin()
-    assert spin.seconds == lane_payloads.MAX_SPIN_S
+    assert spin.seconds == pipe_payloads.MAX_SPIN_S
     spin.rested()
     spin.rested()
-    assert spin.seconds == lane_payloads.MAX_SPIN_S / 4
+    assert spin.seconds == pipe_payloads.MAX_SPIN_S / 4
     spin.moved(WINDOW_BYTES - 1)
-    assert spin.seconds == lane_payloads.MAX_SPIN_S / 4
+    assert spin.seconds == pipe_payloads.MAX_SPIN_S / 4
     spin.moved(WINDOW_BYTES)
-    assert spin.seconds == lane_payloads.MAX_SPIN_S / 2
+    assert spin.seconds == pipe_payloads.MAX_SPIN_S / 2
     for _ in range(3):
         spin.moved(WINDOW_BYTES)
-    assert spin.seconds == lane_payloads.MAX_SPIN_S
+    assert spin.seconds == pipe_payloads.MAX_SPIN_S
     for _ in range(100):
         spin.rested()
-    assert spin.seconds == lane_payloads.MIN_SPIN_S
+    assert spin.seconds == pipe_payloads.MIN_SPIN_S
 
 
 def test_a_turn_ends_by_the_clock_too(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -458,7 +458,7 @@ def test_a_turn_ends_by_the_clock_too(both: Both, monkeypatch: pytest.MonkeyPatc
     content = noise(3 * CHUNK)
     both.add(1, content)
     both.writes.write()
-    monkeypatch.setattr(lane_payloads, "TURN_S", -1.0)
+    monkeypatch.setattr(pipe_payloads, "TURN_S", -1.0)
     both.expect(1, len(content))
     assert not both.came or both.again == []
     for _ in range(10):
@@ -470,7 +470,7 @@ def test_a_turn_ends_by_the_clock_too(both: Both, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_writer_whose_time_is_over_rests_or_is_called_again(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane_payloads, "TURN_S", -1.0)
+    monkeypatch.setattr(pipe_payloads, "TURN_S", -1.0)
     content = noise(2 * WINDOW)
     both.add(1, content[:CHUNK], content[CHUNK:])
     both.writes.write()
@@ -489,10 +489,10 @@ def test_a_payload_that_is_in_the_window_whole_is_written_although_the_time_is_o
     """Its reader, who finds the end of it there, reads on without ringing."""
     content = noise(WINDOW)
     both.add(1, content)
-    monkeypatch.setattr(lane_payloads, "TURN_S", -1.0)
+    monkeypatch.setattr(pipe_payloads, "TURN_S", -1.0)
     both.writes.write()
-    monkeypatch.setattr(lane_payloads, "TURN_S", 1000.0)
-    monkeypatch.setattr(lane_payloads, "TURN_BYTES", CHUNK)
+    monkeypatch.setattr(pipe_payloads, "TURN_S", 1000.0)
+    monkeypatch.setattr(pipe_payloads, "TURN_BYTES", CHUNK)
     both.expect(1, len(content))
     both.deliver()
     assert both.came == both.written == [1]
@@ -508,7 +508,7 @@ def test_a_writer_that_rests_amid_the_next_payload_goes_on_when_that_is_expected
     both.add(2, bytes(2 * WINDOW))
     both.writes.write()
     assert both.written == [1]
-    monkeypatch.setattr(lane_payloads, "TURN_BYTES", CHUNK)
+    monkeypatch.setattr(pipe_payloads, "TURN_BYTES", CHUNK)
     both.expect(1, WINDOW // 2)
     assert (both.came, both.to_writer) == ([1], 0)
     both.expect(2, 2 * WINDOW)
@@ -519,11 +519,11 @@ def test_a_writer_that_rests_amid_the_next_payload_goes_on_when_that_is_expected
     assert both.came == both.written == [1, 2]
 
 
-def test_what_is_closed_meanwhile_moves_nothing_more(lane: Lane) -> None:
+def test_what_is_closed_meanwhile_moves_nothing_more(pipe: Pipe) -> None:
     """As by a signal handler that aborts the world, which runs on the thread that moves."""
 
     class Closing:
-        def __init__(self, end: LaneEnd) -> None:
+        def __init__(self, end: PipeEnd) -> None:
             self._end = end
             self.close: Callable[[], None] = lambda: None
 
@@ -538,16 +538,16 @@ def test_what_is_closed_meanwhile_moves_nothing_more(lane: Lane) -> None:
             self.close()
             return self._end.pull(target, CHUNK, spin_s, **how)
 
-    writer, reader = Closing(lane.writer), Closing(lane.reader)
-    both = Both(lane, writer=writer, reader=reader)  # type: ignore[arg-type]
+    writer, reader = Closing(pipe.writer), Closing(pipe.reader)
+    both = Both(pipe, writer=writer, reader=reader)  # type: ignore[arg-type]
     both.add(1, noise(4 * CHUNK))
     writer.close = both.writes.close
     both.writes.write()
-    assert lane.writer.position == CHUNK
+    assert pipe.writer.position == CHUNK
     assert not both.written
     reader.close = both.reads.close
     both.expect(1, 4 * CHUNK)
-    assert lane.reader.position == CHUNK
+    assert pipe.reader.position == CHUNK
     assert not both.came
 
 

@@ -180,7 +180,7 @@ class Traffic:
 @pytest.mark.parametrize("looks", [False, True], ids=["", "looking"])
 @pytest.mark.parametrize("seed", range(6))
 def test_messages_of_all_sizes_come_in_order_on_each_tag_in_both_directions(pair: Pair, seed: int, looks: bool) -> None:
-    """Through the socket, slots, frames and the lane: memory is lent when they are on their way already."""
+    """Through the socket, slots, frames and the pipe: memory is lent when they are on their way already."""
     errors = list[BaseException]()
     traffics = [
         Traffic(pair.here, pair.there, seed, looks=looks),
@@ -482,7 +482,7 @@ def test_threads_that_find_memory_lent_at_once_share_its_slots(lent: Pair) -> No
     assert lent.here._slot_writes is slots
 
 
-@pytest.mark.parametrize("name", ["SlotWriter", "LaneWrites"])
+@pytest.mark.parametrize("name", ["SlotWriter", "PipeWrites"])
 @pytest.mark.sources
 def test_memory_is_begun_again_after_an_interrupt(pair: Pair, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     pair.lend()
@@ -707,7 +707,7 @@ def test_a_slot_that_waits_for_what_never_comes_is_left_alone(lent: Pair, change
 
 
 def word(pair: Pair, at: int) -> ctypes.c_uint64:
-    """Return a word of the slots from ``here`` to ``there``; ``at``: behind the lane's words."""
+    """Return a word of the slots from ``here`` to ``there``; ``at``: behind the pipe's words."""
     own = pair.memories[0].own
     assert own is not None
     return ctypes.c_uint64.from_address(own.address + pair.memories[0].offsets(0, 1).page + WORDS_AT + at)

@@ -1,4 +1,4 @@
-"""Two streams of one process over a Unix socket and shared memory: a full ring, and payloads half way in the lane."""
+"""Two streams of one process over a Unix socket and shared memory: a full ring, and payloads half way in the pipe."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from torch import Tensor
 
 from multiworld.channel.base import Payload
 from multiworld.channel.payload.tensors import describe, memory_of, payload_segments
-from multiworld.channel.shared_memory import pipe as lane
-from multiworld.channel.shared_memory import pipe_payloads as lane_payloads
+from multiworld.channel.shared_memory import pipe, pipe_payloads
 from multiworld.channel.shared_memory.host_memory import RING_BYTES
 from multiworld.channel.shared_memory.lent import MAX_KEPT_BYTES
 from multiworld.channel.shared_memory.pipe import TAKEN_AT, WINDOW_BYTES, WRITTEN_AT
-from multiworld.channel.shared_memory.pipe_payloads import LaneReads
+from multiworld.channel.shared_memory.pipe_payloads import PipeReads
 from multiworld.channel.stream import message_stream as stream
 from multiworld.channel.stream import shared_sending, shared_stream
 from multiworld.channel.stream.message import USER
-from multiworld.channel.stream.shared_sending import FLAG_SHELF, INLINE_BYTES, SHARED_EAGER_BYTES, SHELF_PLACE
+from multiworld.channel.stream.shared_sending import FLAG_LENT, INLINE_BYTES, LENT_PLACE, SHARED_EAGER_BYTES
 from multiworld.channel.stream.shared_stream import KEPT_BYTES
 from multiworld.testing import scaled, wait_until
 from multiworld.wire.connection.frames import Kind, pack_header
@@ -38,8 +37,8 @@ COUNT = 3 * RING_BYTES // (2 * SHARED_EAGER_BYTES)  # messages that the window a
 @pytest.fixture(autouse=True)
 def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn has all the time that it needs on a busy machine."""
-    monkeypatch.setattr(lane, "LIMIT_S", 1000.0)
-    monkeypatch.setattr(lane_payloads, "TURN_S", 1000.0)
+    monkeypatch.setattr(pipe, "LIMIT_S", 1000.0)
+    monkeypatch.setattr(pipe_payloads, "TURN_S", 1000.0)
 
 
 @pytest.fixture
@@ -196,7 +195,7 @@ def test_what_there_is_no_memory_for_is_lost_when_its_sender_leaves(
     assert wait_until(lambda: receiving.error is error, timeout_s=5)
 
 
-# ---- payloads that go through the lane
+# ---- payloads that go through the pipe
 
 
 LARGE = 3 * WINDOW_BYTES + 12345
@@ -230,7 +229,7 @@ def half_read(pair: Pair, half_way: HalfWay) -> Callable[[], None]:
     half_way.resume()
 
     def num_read() -> int:
-        return sum(incoming.received for incoming in pair.there._lane_reads or ())
+        return sum(incoming.received for incoming in pair.there._pipe_reads or ())
 
     assert wait_until(lambda: num_read() == WINDOW_BYTES, timeout_s=5)
     return resume
@@ -400,20 +399,20 @@ def test_without_memory_for_the_rest_of_a_cancelled_receive_its_tensor_is_left_a
     assert pair.there.connection.closed
     half_way.came.fill_(77)
     write_more(pair)
-    reads = pair.there._lane_reads
+    reads = pair.there._pipe_reads
     assert reads is not None
     pair.there.connection.run_and_wait(reads.read)  # as whoever was about to
     resume()
     assert half_way.came.min() == half_way.came.max() == 77
 
 
-def test_nothing_is_read_through_the_lane_when_the_connection_has_ended(pair: Pair) -> None:
+def test_nothing_is_read_through_the_pipe_when_the_connection_has_ended(pair: Pair) -> None:
     """A turn of reading was over, and the thread that goes on comes too late."""
     half_way = HalfWay(pair)
     resume = half_read(pair, half_way)
     pair.there.connection.abort()
     write_more(pair)
-    reads = pair.there._lane_reads
+    reads = pair.there._pipe_reads
     assert reads is not None
     pair.there._read_again()
     pair.there.connection.run_and_wait(lambda: None)
@@ -457,7 +456,7 @@ def test_a_large_message_stays_behind_what_waits_for_room(pair: Pair) -> None:
     assert [received(pair) for _ in range(COUNT)] == list(range(COUNT))
 
 
-def test_messages_whose_receives_do_not_wait_go_through_the_lane_later(pair: Pair) -> None:
+def test_messages_whose_receives_do_not_wait_go_through_the_pipe_later(pair: Pair) -> None:
     pair.lend()
     sent = [torch.full((LARGE,), number, dtype=torch.uint8) for number in range(4)]
     sends = [pair.send(tensor, tag=number) for number, tensor in enumerate(sent)]
@@ -471,14 +470,14 @@ def test_messages_whose_receives_do_not_wait_go_through_the_lane_later(pair: Pai
 @pytest.mark.sources
 def test_what_a_bye_finds_in_the_window_is_received(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if no bell has come for it."""
-    read = LaneReads.read
+    read = PipeReads.read
 
-    def read_at_the_end(reads: LaneReads, *, to_the_end: bool = False) -> None:
+    def read_at_the_end(reads: PipeReads, *, to_the_end: bool = False) -> None:
         if to_the_end:
             read(reads, to_the_end=True)
 
     pair.lend()
-    monkeypatch.setattr(LaneReads, "read", read_at_the_end)
+    monkeypatch.setattr(PipeReads, "read", read_at_the_end)
     size = WINDOW_BYTES // 2
     came = [torch.zeros(size, dtype=torch.uint8) for _ in range(2)]
     receives = [pair.recv(tensor) for tensor in came]
@@ -520,7 +519,7 @@ def test_an_abort_ends_a_large_message_that_is_half_way_at_both_ends(pair: Pair,
     streams[1].abort(error)
     assert wait_until(lambda: half_way.sending.error is half_way.receiving.error is error, timeout_s=5)
     for end in pair.streams:
-        assert (end._writes, end._lane_reads) == (None, None), "they know addresses of memory that ends now"
+        assert (end._writes, end._pipe_reads) == (None, None), "they know addresses of memory that ends now"
     half_way.came.fill_(77)
     half_way.sent.fill_(88)
     for tensor, operation in ((half_way.sent, pair.send(half_way.sent)), (half_way.came, pair.recv(half_way.came))):
@@ -549,7 +548,7 @@ def test_memory_is_not_given_back_while_something_lies_in_it(pair: Pair) -> None
 
 
 def word(pair: Pair, at: int) -> ctypes.c_uint64:
-    """Return a word of the lane from ``here`` to ``there``."""
+    """Return a word of the pipe from ``here`` to ``there``."""
     own = pair.memories[0].own
     assert own is not None
     return ctypes.c_uint64.from_address(own.address + pair.memories[0].offsets(0, 1).page + at)
@@ -574,7 +573,7 @@ def test_a_receiver_that_counts_nonsense_loses_its_connection(pair: Pair) -> Non
     half_way.resume()
 
 
-def test_memory_that_a_lane_is_in_stays_whatever_its_peer_says(pair: Pair) -> None:
+def test_memory_that_a_pipe_is_in_stays_whatever_its_peer_says(pair: Pair) -> None:
     """It is offered again, without a descriptor, when the world has just ended here, and its memory with it."""
     half_way = HalfWay(pair)
     pair.memories[1].close(RuntimeError("the world has ended"))
@@ -601,9 +600,9 @@ def test_with_a_peer_that_cannot_use_shared_memory_messages_go_through_the_socke
     pair: Pair, rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (shared_sending, shared_stream):
-        monkeypatch.setattr(module, "LANES_WORK", Elsewhere(f"test-shared-stream-{rank}"))
+        monkeypatch.setattr(module, "PIPES_WORK", Elsewhere(f"test-shared-stream-{rank}"))
     pair.lend()
-    pair.streams[rank]._peer_has_lanes = False  # as it was on its thread, and is everywhere where there are no lanes
+    pair.streams[rank]._peer_has_pipes = False  # as it was on its thread, and is everywhere where there are no pipes
     for sender, receiver in (pair.streams, pair.streams[::-1]):
         for size in (INLINE_BYTES + 1, LARGE):
             sent, came = torch.randint(0, 255, (size,), dtype=torch.uint8), torch.zeros(size, dtype=torch.uint8)
@@ -671,10 +670,10 @@ def lies_in_memory(pair: Pair, tensor: Tensor) -> bool:
     return 0 <= tensor.data_ptr() - region.address < region.size_bytes
 
 
-def num_on_shelf(pair: Pair) -> int:
+def num_lent(pair: Pair) -> int:
     """How many payloads have gone there, ever."""
-    assert pair.here._shelf_writes is not None
-    return pair.here._shelf_writes._space._last
+    assert pair.here._lent_writes is not None
+    return pair.here._lent_writes._space._last
 
 
 def resident_bytes(pair: Pair) -> int:
@@ -712,7 +711,7 @@ def test_a_large_payload_of_any_form_stays_where_it_came(pair: Pair) -> None:
     assert kept(pair, 3).data_ptr() == at
 
 
-def test_what_the_shelf_has_no_room_for_goes_through_the_lane(pair: Pair) -> None:
+def test_what_the_lent_memory_has_no_room_for_goes_through_the_pipe(pair: Pair) -> None:
     pair.lend()
     size = MAX_KEPT_BYTES
     held = [kept(pair, value, size) for value in range(10)]
@@ -749,12 +748,12 @@ def test_a_receive_with_memory_of_its_own_gets_it_there_whatever_the_one_before_
     wait_blocking(receiving)
     assert came.min() == came.max() == 5
     assert not lies_in_memory(pair, came)
-    assert num_on_shelf(pair) == 1, "the hint was wrong"
+    assert num_lent(pair) == 1, "the hint was wrong"
     assert lies_in_memory(pair, kept(pair, 6))
-    assert num_on_shelf(pair) == 2
+    assert num_lent(pair) == 2
 
 
-def test_what_came_for_a_cancelled_receive_waits_on_the_shelf_for_the_next(pair: Pair) -> None:
+def test_what_came_for_a_cancelled_receive_waits_in_lent_memory_for_the_next(pair: Pair) -> None:
     pair.lend()
     receiving = receive_any(pair)
     pair.answer()
@@ -767,7 +766,7 @@ def test_what_came_for_a_cancelled_receive_waits_on_the_shelf_for_the_next(pair:
     assert lies_in_memory(pair, again)
 
 
-def test_what_lies_on_the_shelf_outlasts_the_stream_and_its_memory(pair: Pair) -> None:
+def test_what_lies_in_lent_memory_outlasts_the_stream_and_its_memory(pair: Pair) -> None:
     pair.lend()
     payload = kept(pair, 6)
     for end, memory in zip(pair.streams, pair.memories, strict=True):
@@ -793,7 +792,7 @@ def test_what_is_kept_keeps_its_memory_when_the_rest_is_given_back(pair: Pair) -
     assert lies_in_memory(pair, kept(pair, 3))
 
 
-def test_large_payloads_stay_behind_what_is_in_the_lane(pair: Pair) -> None:
+def test_large_payloads_stay_behind_what_is_in_the_pipe(pair: Pair) -> None:
     half_way = HalfWay(pair)
     receiving = receive_any(pair)
     resume = half_read(pair, half_way)
@@ -804,7 +803,7 @@ def test_large_payloads_stay_behind_what_is_in_the_lane(pair: Pair) -> None:
     payload = wait_blocking(receiving)
     assert isinstance(payload, Tensor)
     assert payload.min() == payload.max() == 3
-    assert num_on_shelf(pair) == 0
+    assert num_lent(pair) == 0
 
 
 def test_what_its_sender_left_there_is_received_when_it_has_gone(pair: Pair) -> None:
@@ -833,7 +832,7 @@ def test_a_place_that_cannot_be_ends_the_connection(
 ) -> None:
     pair.lend()
     receive_any(pair)
-    meta = SHELF_PLACE.pack(*place) + describe(torch.empty(KEPT_SIZE, dtype=torch.uint8))
-    pair.here.connection.send(pack_header(Kind.MESSAGE, flags=FLAG_SHELF | 2, meta_bytes=len(meta), seq=1) + meta)
+    meta = LENT_PLACE.pack(*place) + describe(torch.empty(KEPT_SIZE, dtype=torch.uint8))
+    pair.here.connection.send(pack_header(Kind.MESSAGE, flags=FLAG_LENT | 2, meta_bytes=len(meta), seq=1) + meta)
     assert wait_until(lambda: pair.there.connection.closed, timeout_s=5)
-    assert "shelf" in caplog.text
+    assert "lent memory" in caplog.text

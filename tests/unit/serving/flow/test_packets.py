@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from multiworld.channel.payload.small_message import Parcel, Received
+from multiworld.channel.payload.small_message import Received, SmallMessage
 from multiworld.channel.payload.tensors import DTYPES
 from multiworld.errors import ProtocolError
 from multiworld.serving.errors import StageFailedError
@@ -27,13 +27,13 @@ def carried(items: Sequence[Item], notes: Sequence[Note] = (), *, now: float = 0
     packed, large = encode(items, notes, now=now)
     if large:
         return as_tensors(packed, large)
-    return parcel_of(packed)
+    return small_message_of(packed)
 
 
-def parcel_of(packed: bytearray) -> Parcel:
-    parcel = Parcel(aligned_memory(len(packed)))
-    parcel.memory[:] = packed
-    return parcel
+def small_message_of(packed: bytearray) -> SmallMessage:
+    small_message = SmallMessage(aligned_memory(len(packed)))
+    small_message.memory[:] = packed
+    return small_message
 
 
 def test_small_and_large_payloads_keep_their_order_and_owners() -> None:
@@ -97,9 +97,9 @@ def test_errors_travel_in_an_answers_place() -> None:
         torch.tensor([9, 0, 0, 0, 0, 0, 0, 0], dtype=torch.uint8),
         torch.tensor([1, 0, 0, 0, 5, 0, 0, 0], dtype=torch.uint8),
         as_tensors(*encode([], [Note(Kind.RELEASED, [b"x" * 16] * 5)], now=0.0))[:-32],  # type: ignore[index]
-        Parcel(memoryview(encode([], [Note(Kind.RELEASED, [b"x" * 16] * 5)], now=0.0)[0])[:-32]),
-        Parcel(memoryview(bytearray())),
-        Parcel(memoryview(bytearray(7))),
+        SmallMessage(memoryview(encode([], [Note(Kind.RELEASED, [b"x" * 16] * 5)], now=0.0)[0])[:-32]),
+        SmallMessage(memoryview(bytearray())),
+        SmallMessage(memoryview(bytearray(7))),
         {"a": torch.ones(1, dtype=torch.uint8)},
         [],
     ],
@@ -115,7 +115,7 @@ def test_a_packet_that_was_cut_short_is_refused() -> None:
     packet = as_tensors(packed, large)
     assert isinstance(packet, torch.Tensor)
     for length in range(0, len(packet) - 50, 7):
-        for short in (packet[:length], Parcel(memoryview(packed)[:length])):
+        for short in (packet[:length], SmallMessage(memoryview(packed)[:length])):
             with pytest.raises(ProtocolError):
                 decode(short, now=0.0)
 
