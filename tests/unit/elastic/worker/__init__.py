@@ -1,1 +1,0 @@
-"""What programs ask of their launcher."""

@@ -1,0 +1,1 @@
+"""Of what a worker process and its launcher tell each other."""
