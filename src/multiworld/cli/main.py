@@ -11,6 +11,7 @@ from importlib import metadata
 
 from ..command_parser import CommandParser
 from ..process.interruption import end_on_signals
+from ..wire.endpoints.bracketed import bracketed
 from .own_process import run_in_own_process
 
 # Each is a module of this package with main(arguments) -> exit status, imported only when it is called: a command
@@ -101,8 +102,7 @@ def _endpoint(parser: argparse.ArgumentParser, options: argparse.Namespace) -> l
         return []
     if options.command not in OOBLECK or options.ip is None or options.port is None:
         parser.error(f"--ip and --port belong together, before {' or '.join(OOBLECK)}")
-    host = f"[{options.ip}]" if ":" in options.ip else options.ip
-    return ["--endpoint", f"{host}:{options.port}"]
+    return ["--endpoint", f"{bracketed(options.ip)}:{options.port}"]
 
 
 def _unknown(command: str) -> str:

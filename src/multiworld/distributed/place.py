@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..wire.endpoints.bracketed import bracketed
+
 ENV = "env://"
 TCP = "tcp://"
 
@@ -55,7 +57,7 @@ def find_place(
         )
     host, port = _text("MASTER_ADDR", environ), _number("MASTER_PORT", environ)
     return Place(
-        store=f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}",
+        store=f"tcp://{bracketed(host)}:{port}",
         rank=_number("RANK", environ) if rank is None else rank,
         world_size=_number("WORLD_SIZE", environ) if world_size is None else world_size,
     )

@@ -16,6 +16,7 @@ import torch
 from ..channel.base import Payload
 from ..model.signature import Signature
 from ..observe.prometheus import to_json
+from ..wire.endpoints.bracketed import bracketed
 from ..wire.endpoints.token import weakness_is_told
 from ..wire.messages import Json
 from ..world.manager import WorldManager
@@ -219,7 +220,8 @@ async def _first(*work: Any) -> None:
 
 async def _announce(name: str, member: GatewayMember, address: tuple[str, int]) -> None:
     """Say once where the pipeline answers, when it does."""
-    host = f"[{address[0]}]" if ":" in address[0] else address[0]
     while not member.ready:  # noqa: ASYNC110 - told a moment later does no harm
         await asyncio.sleep(READY_POLL_S)
-    logger.warning("%s answers at http://%s:%d (how to ask: /docs, how it stands: /page)", name, host, address[1])
+    logger.warning(
+        "%s answers at http://%s:%d (how to ask: /docs, how it stands: /page)", name, bracketed(address[0]), address[1]
+    )

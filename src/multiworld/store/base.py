@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..wire.endpoints.bracketed import bracketed
 from ..wire.progress.operation import Operation
 
 
@@ -67,8 +68,7 @@ class StoreURL:
     port: int
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}"
+        return f"{self.scheme}://{bracketed(self.host)}:{self.port}"
 
 
 def parse_store_url(url: str) -> StoreURL:

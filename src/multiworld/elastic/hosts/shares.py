@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ...wire.endpoints.bracketed import bracketed
+
 FAR_END = "multiworld.elastic.remote_agent"
 
 COUNTS = re.compile(r"\b(slots|max[-_]slots)\s*=\s*(\S+)")
@@ -23,8 +25,7 @@ class HostShare:
     @property
     def address(self) -> str:
         """Where other hosts reach it, as an endpoint takes it."""
-        host = self.name.rpartition("@")[2]
-        return f"[{host}]" if ":" in host else host
+        return bracketed(self.name.rpartition("@")[2])
 
     @property
     def is_only_for_itself(self) -> bool:
@@ -152,7 +153,7 @@ def shares_of_file(text: str, named: str, num_ranks: int | None = None) -> tuple
     if not slots:
         raise ValueError(f"--hostfile {named} names no host")
     if all(each is None for each in slots.values()):
-        return allot(",".join(f"[{host}]" if ":" in host else host for host in slots), num_ranks)
+        return allot(",".join(map(bracketed, slots)), num_ranks)
     return _fill({host: each or 1 for host, each in slots.items()}, named, num_ranks)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from torch.distributed import run as torchrun
 
 from ...process.spawn.entrypoint import Entrypoint, EntrypointKind
+from ...wire.endpoints.bracketed import bracketed
 from ...wire.endpoints.token import TOKEN_VARIABLE
 from ..agent.environment import check_visible_devices
 from ..job.options import ANY_PORT_HERE, DEFAULT_SHUTDOWN_S, JobOptions, LogOptions
@@ -117,8 +118,7 @@ def _rendezvous(namespace: argparse.Namespace, max_nodes: int, spare_nodes: int)
             "choose another one and its --rdzv-endpoint"
         )
     port = STATIC_PORT if namespace.master_port is None else namespace.master_port
-    host = namespace.master_addr
-    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    host = bracketed(namespace.master_addr)
     return {**place, "rdzv_endpoint": namespace.rdzv_endpoint or f"{host}:{port}", "node_rank": namespace.node_rank}
 
 

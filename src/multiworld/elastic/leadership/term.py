@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ...store.tcp import TCPStoreServer
+from ...wire.endpoints.bracketed import bracketed
 from ...wire.messages import Json
 from ...wire.progress.thread import ProgressThread
 from ..job.actions import Outcome
@@ -61,8 +62,7 @@ class Term:
         self._loop, self._agent_id, self._obey = loop, info.id, obey
         self._is_closed = False
         self._store = TCPStoreServer(loop, me.host, 0, terms.token)
-        shown = f"[{me.host}]" if ":" in me.host else me.host
-        self.store = f"tcp://{shown}:{self._store.port}"
+        self.store = f"tcp://{bracketed(me.host)}:{self._store.port}"
         """The URL of the store in which worlds are formed."""
         events = EventLog(
             history,

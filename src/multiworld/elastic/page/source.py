@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ...observe.server import PageServer
 from ...observe.snapshots import Snapshots
 from ...wire.endpoints.addresses import is_address
+from ...wire.endpoints.bracketed import bracketed
 from ...wire.progress.thread import ProgressThread
 from ..job.actions import Record
 from ..job.failure import WorkerFailure
@@ -67,7 +68,7 @@ class PageSource:
         self._coordinator, self._snapshots = coordinator, snapshots
         coordinator.events.watchers.append(self._happened)
         host = self._host if self._address[0] in WILDCARDS else self._address[0]
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._server.port}/"
+        self.url = f"http://{bracketed(host)}:{self._server.port}/"
         needs = " (?token= and the job's token)" if self._server.site.access.sites.is_open else ""
         record = Record(kind="page", text=f"the page of this job: {self.url}{needs}", fields={"url": self.url})
         coordinator.record(record, is_notable=coordinator.term > 1)  # it is elsewhere now than before

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ...errors import MessageError, MultiworldError
+from ...wire.endpoints.bracketed import bracketed
 from ...wire.messages import Json, from_json, parse
 from .etcd_answers import Authenticated
 
@@ -302,4 +303,4 @@ def _tls_reason(error: ssl.SSLError) -> str:
 
 def _show(endpoint: Endpoint) -> str:
     host, port = endpoint
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"{bracketed(host)}:{port}"

@@ -10,6 +10,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from ...observe.sites import site_rule
+from ...wire.endpoints.bracketed import bracketed
 from ..gateway.http.acceptor import Acceptor
 from ..gateway.http.connection import HttpConnection
 from ..gateway.http.room import Room
@@ -42,7 +43,7 @@ async def serve_page(
         acceptor = Acceptor(lambda: HttpConnection(config, state, options, room=room), room)
         try:
             address, bound = await acceptor.start(host, port, backlog=BACKLOG)
-            yield f"http://{f'[{address}]' if ':' in address else address}:{bound}{PREFIX}"
+            yield f"http://{bracketed(address)}:{bound}{PREFIX}"
         finally:
             acceptor.close()
             await recorder.aclose()
