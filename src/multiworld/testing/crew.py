@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -159,9 +158,8 @@ class Crew:
 
     def await_ready(self, members: Sequence[Member] | None = None, timeout_s: float = 60.0) -> None:
         """Wait until the processes have imported what they need and have their managers."""
-        at = time.monotonic() + timeout_s
-        for member in self.members if members is None else members:
-            member.worker.await_event("ready", max(0.0, at - time.monotonic()))
+        chosen = self.members if members is None else members
+        self._workers.await_all("ready", timeout_s, among=[member.worker for member in chosen])
 
     def form(
         self, world: str, ranks: Sequence[int] | None = None, *, backend: str = "tcp", timeout_s: float = 30.0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import logging
 import os
 import select
 import signal
 import socket
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,15 +20,16 @@ from functools import partial
 from ...wire.progress.thread import ProgressThread
 from ..signal_names import how_ended
 from . import messages, seqpacket
-from .fork_server_start import start_process
-from .forking import WAITED_FOR, adopt_orphans, is_adopting_orphans
+from .forking import WAITED_FOR, adopt_orphans, count_lasting_threads, flush_streams, fork, is_adopting_orphans
+from .interpreter import start_interpreter
 from .launch_order import Launch
-from .program import ServerOptions
+from .program import ServerOptions, serve
 
 __all__ = ["ForkServer", "Launch"]
 
 logger = logging.getLogger(__name__)
 
+PROGRAM = "multiworld.process.spawn.program:main"
 ENDS_WITHIN_MS = 3000  # on a busy machine; killed, it would leave what it has forked and not told of as zombies
 Started = Callable[["int | OSError"], None]
 
@@ -102,7 +105,7 @@ class ForkServer:
             stopped_limit_s=stopped_limit_s,
             stoppable=stoppable,
         )
-        pid, channel = start_process(options, in_place=in_place)
+        pid, channel = _start_process(options, in_place=in_place)
         return cls(pid, channel, warm=warm, adopts=adopts)
 
     def wait_ready(self) -> list[str]:
@@ -338,3 +341,48 @@ def _wait_for(pid: int) -> int | None:
     except ChildProcessError:
         return None
     return os.waitstatus_to_exitcode(status)
+
+
+def _start_process(options: ServerOptions, *, in_place: bool) -> tuple[int, socket.socket]:
+    """Return its pid and our end of what it is spoken to through. It is our child."""
+    ours, theirs = map(_beside_standard_streams, seqpacket.connected_pair())
+    try:
+        with theirs:
+            if in_place and threading.active_count() == 1 and count_lasting_threads() == 1:
+                return _fork_server(ours, theirs, options), ours
+            return _execute_server(theirs, options), ours
+    except BaseException:
+        ours.close()
+        raise
+
+
+def _fork_server(ours: socket.socket, theirs: socket.socket, options: ServerOptions) -> int:
+    flush_streams()  # else what is buffered is written twice
+    pid = fork()
+    if pid == 0:
+        ours.detach()  # closed with all that is not the server's
+        isolated = sys.flags.isolated or getattr(sys.flags, "safe_path", False)
+        serve(theirs, options, sys.path[:] if isolated else sys.path[1:])
+    return pid
+
+
+def _execute_server(theirs: socket.socket, options: ServerOptions) -> int:
+    process = start_interpreter(PROGRAM, theirs, options.to_text(), reads_stdin=_is_open(0))  # the workers' as well
+    process.returncode = 0  # it is waited for by its pid: the object is to take it for ended
+    return process.pid
+
+
+def _beside_standard_streams(sock: socket.socket) -> socket.socket:
+    """A process that was started without some of its standard streams gets their numbers for what it opens next."""
+    if sock.fileno() > 2:
+        return sock
+    with sock:
+        return socket.socket(fileno=fcntl.fcntl(sock.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
