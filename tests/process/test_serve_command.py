@@ -190,7 +190,7 @@ def test_shows_what_replicas_wrote_and_follows_it(deployment: Deployment) -> Non
 
 
 def test_follows_what_happens(deployment: Deployment) -> None:
-    (last,) = json.loads(deployment.command("events", "-n", "1", "--json").stdout)["events"]
+    (last,) = map(json.loads, deployment.command("events", "-n", "1", "--json").stdout.splitlines())
     assert last["number"] > 1
     assert len(deployment.command("events", "-n", "2").stdout.splitlines()) == 2
     assert deployment.command("events", "-n", "0").stdout == ""

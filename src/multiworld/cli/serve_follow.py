@@ -70,9 +70,6 @@ def _events(calls: ControllerCalls, options: argparse.Namespace) -> None:
     since = _last_number(events, 0)
     if options.last is not None:
         events = events[len(events) - min(options.last, len(events)) :]
-    if not options.follow and options.json:
-        print(json.dumps(to_json(EventsTold(events=events))))
-        return
     while True:
         _show(json.dumps(to_json(event)) if options.json else _event_text(event) for event in events)
         if not options.follow:
