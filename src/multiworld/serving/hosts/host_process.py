@@ -27,8 +27,7 @@ from .logs.output import Outputs
 from .members import Members
 from .options import HostOptions
 from .order import FIRST, LAST, MIDDLE, Order
-from .owner.line import OwnerLine
-from .owner.messages import Ready
+from .owner.line import OwnerLine, Ready
 from .signals import Signals
 
 logger = logging.getLogger(__name__)

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 from ...wire.endpoints.addresses import is_address
 from ...wire.endpoints.token import check_token
-from ...wire.messages import message
 from ..graces import GRACE_S
 from .order import Order
 
 
-@message("be a host")
 @dataclass(frozen=True, kw_only=True)
 class HostOptions:
     """``address``: where the controller listens. ``token``: what both prove; not empty. Raises ValueError.

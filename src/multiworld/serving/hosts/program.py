@@ -11,14 +11,14 @@ from typing import NoReturn
 
 from ...process.interruption import takeable
 from ...process.orphans import Reaping
+from ...process.spawn import seqpacket
 from ...process.spawn.fork_server import ForkServer
 from ...process.spawn.forking import die_with_parent, open_standard_descriptors, outlive_parent
 from ...wire.descriptors import raise_limit
+from ...wire.messages import decode
 from ...world.processes.procfs import child_pids
 from .host_process import HostProcess
 from .options import HostOptions
-from .owner.lines import LineSplitter
-from .owner.messages import OWNER_SAYS
 from .signals import ENDING, Signals
 
 # What most members run, and what the user's main module, which defines the works of a replica, imports itself.
@@ -27,7 +27,6 @@ PRELOADED = (
     "multiworld.serving.replica_program",
     "multiworld.serving.pipeline",
 )
-CHUNK_BYTES = 64 * 1024
 
 
 def run_host(options: HostOptions) -> int:
@@ -81,12 +80,8 @@ def _run(options: HostOptions, owner: socket.socket | None, *, outlives_parent: 
 
 
 def _receive_options(owner: socket.socket) -> HostOptions:
-    splitter = LineSplitter(OWNER_SAYS)
-    while True:
-        chunk = owner.recv(CHUNK_BYTES)
-        if not chunk:
-            sys.exit(1)  # the owner died
-        for said in splitter.feed(chunk):
-            if not isinstance(said, HostOptions):
-                sys.exit(0)  # it is to stop before it has begun
-            return said
+    received = seqpacket.receive(owner)
+    if received is None:
+        sys.exit(1)  # the owner died
+    with open(received[1][0], "rb") as file:
+        return decode(HostOptions, file.read())

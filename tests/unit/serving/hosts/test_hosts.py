@@ -15,10 +15,11 @@ from typing import Any, cast
 
 import pytest
 
-from multiworld.errors import MessageError, ProtocolError
+from multiworld.errors import MessageError
 from multiworld.process.link import CallRefusedError, ControlLink, LinkLostError
 from multiworld.process.logs.console import LossyConsole, open_consoles
 from multiworld.process.logs.lines import Labeller
+from multiworld.process.spawn import seqpacket
 from multiworld.serving.control.client import deployment_file
 from multiworld.serving.control.client.deployment_file import (
     DeploymentFile,
@@ -37,13 +38,14 @@ from multiworld.serving.hosts.messages import (
     Restarted,
     Start,
     Started,
+    Stop,
 )
 from multiworld.serving.hosts.options import HostOptions
 from multiworld.serving.hosts.order import Order
-from multiworld.serving.hosts.owner.lines import LineSplitter, to_line
-from multiworld.serving.hosts.owner.messages import OWNER_SAYS, TO_OWNER, Ready
+from multiworld.serving.hosts.owner.line import OwnerLine, Ready
 from multiworld.serving.hosts.signals import Signals
 from multiworld.serving.member.exit_status import Ending
+from multiworld.wire.messages import decode, encode
 from multiworld.wire.progress.operation import Operation
 from multiworld.wire.progress.thread import ProgressThread
 from multiworld.world.processes.restarts import Restarts
@@ -89,7 +91,7 @@ def test_options_survive_the_way() -> None:
         members=(Order(member="m", program="m:f"),),
         paths=("/",),
     )
-    assert OWNER_SAYS.decode(OWNER_SAYS.encode(options)) == options
+    assert decode(HostOptions, encode(options)) == options
 
 
 @pytest.mark.parametrize("changes", [{"name": ""}, {"address": ("h", 0)}, {"grace_s": -1.0}])
@@ -105,32 +107,52 @@ def test_first_restart_is_at_once_and_crash_loops_wait_up_to_5_s() -> None:
     assert [restarts.ended(9.9) for _ in range(2)] == [0.0, 0.1]
 
 
-READY = [Ready(pid=1, warnings=("x\ny",)), Ready(pid=2), Ready(pid=3, warnings=("ü", ""))]
+class OwnerLineTest:
+    """A host's end of the line to its owner, whose loop turns when the test wants; the owner's end is ``ours``."""
+
+    def __init__(self) -> None:
+        self.ours, theirs = seqpacket.connected_pair()
+        self.told: list[object] = []
+        self.loop = ProgressThread("multiworld-host", starts=False)
+        self.line = OwnerLine(self.loop, theirs, on_stop=self.told.append, on_lost=lambda: self.told.append("lost"))
+
+    def send(self, *messages: bytes) -> list[object]:
+        for message in messages:
+            seqpacket.send(self.ours, message)
+            self.loop._turn()
+        return self.told
+
+    def __enter__(self) -> OwnerLineTest:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ours.close()
+        self.loop.close()
 
 
-@pytest.mark.parametrize("step", [1, 2, 7, 1000])
-def test_lines_come_out_as_they_went_in(step: int) -> None:
-    stream = b"".join(to_line(TO_OWNER, ready) for ready in READY)
-    splitter = LineSplitter(TO_OWNER)
-    found = [one for at in range(0, len(stream), step) for one in splitter.feed(stream[at : at + step])]
-    assert found == READY
+@pytest.mark.parametrize("ready", [Ready(pid=1, warnings=("x\ny",)), Ready(pid=2), Ready(pid=3, warnings=("ü", ""))])
+def test_an_owner_gets_what_its_host_says_as_it_was_said(ready: Ready) -> None:
+    with OwnerLineTest() as test:
+        test.line.say(ready)
+        assert decode(Ready, test.ours.recv(1 << 20)) == ready
 
 
-@pytest.mark.parametrize("line", [b"GET / HTTP/1.1\n", b"[1]\n", b"\n", b"\xff\n", b"[" * 100_000 + b"\n"])
-def test_line_that_is_no_object_is_refused(line: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        LineSplitter(TO_OWNER).feed(line)
+def test_a_host_is_stopped_by_its_owner_and_sees_its_end() -> None:
+    with OwnerLineTest() as test:
+        assert test.send(encode(Stop(grace_s=2.0)), encode(Stop(grace_s=0.5))) == [2.0, 0.5]
+        test.ours.close()
+        test.loop._turn()
+        assert test.told == [2.0, 0.5, "lost"]
 
 
-@pytest.mark.parametrize("end", [b"", b"\n"])
-def test_line_without_bound_is_refused(end: bytes) -> None:
-    splitter = LineSplitter(TO_OWNER, longest=100)
-    assert splitter.feed(to_line(TO_OWNER, Ready(pid=1)) * 100) == [Ready(pid=1)] * 100
-    splitter.feed(b"x" * 60)
-    with pytest.raises(ProtocolError, match="longer than 100"):
-        splitter.feed(b"x" * 60 + end)
-    with pytest.raises(ValueError, match="longer"):
-        to_line(TO_OWNER, Ready(pid=1, warnings=("x" * (16 * 1024 * 1024),)))
+@pytest.mark.parametrize("message", [b"GET / HTTP/1.1", b"[1]", b"\n", b"\xff", b"[" * 60_000, b"{}"])
+def test_an_owner_that_says_what_is_no_order_is_lost(message: bytes) -> None:
+    with OwnerLineTest() as test:
+        assert test.send(message) == ["lost"]
+        test.line.say(Ready(pid=1))  # does no harm
+        test.loop.call_soon(lambda: None)  # so that the turn does not wait
+        test.loop._turn()
+        assert test.told == ["lost"]
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,25 @@
-"""The line between a host process and the process that started it: a ready call, orders, and the end of either."""
+"""The line between a host process and the process that started it: it is ready, it is to stop, or one of both ended."""
 
 from __future__ import annotations
 
 import select
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from ....errors import ProtocolError
+from ....errors import MessageError
+from ....process.spawn import seqpacket
+from ....wire.messages import decode, encode
 from ....wire.progress.thread import ProgressThread
 from ..messages import Stop
-from .lines import LineSplitter, to_line
-from .messages import OWNER_SAYS, TO_OWNER, Ready
 
-CHUNK_BYTES = 64 * 1024
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """Members can be started. ``warnings``: what could not be preloaded, and why."""
+
+    pid: int
+    warnings: tuple[str, ...] = ()
 
 
 class OwnerLine:
@@ -27,35 +34,28 @@ class OwnerLine:
         on_lost: Callable[[], None],
     ) -> None:
         self._loop, self._sock, self._on_stop, self._on_lost = loop, sock, on_stop, on_lost
-        self._splitter = LineSplitter(OWNER_SAYS)
         sock.setblocking(False)
         loop.register(sock.fileno(), select.EPOLLIN, self)
 
     def say(self, ready: Ready) -> None:
         """The owner's end takes it without being read."""
         try:
-            self._sock.send(to_line(TO_OWNER, ready), socket.MSG_NOSIGNAL)
+            seqpacket.send(self._sock, encode(ready))
         except OSError:
             self._loop.call_soon(self._lose)
 
     def on_ready(self, events: int) -> None:
         try:
-            chunk = self._sock.recv(CHUNK_BYTES)
+            received = seqpacket.receive(self._sock)
+            stop = None if received is None else decode(Stop, received[0])
         except BlockingIOError:
             return
-        except OSError:
-            chunk = b""
-        if not chunk:
+        except (OSError, MessageError):
+            stop = None
+        if stop is None:
             self._lose()
-            return
-        try:
-            orders = self._splitter.feed(chunk)
-        except ProtocolError:
-            self._lose()
-            return
-        for order in orders:
-            if isinstance(order, Stop):
-                self._on_stop(order.grace_s)
+        else:
+            self._on_stop(stop.grace_s)
 
     def on_failure(self, error: BaseException) -> None:
         self._lose()

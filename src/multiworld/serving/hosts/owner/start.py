@@ -13,17 +13,18 @@ from contextlib import suppress
 from pathlib import Path
 
 from ....errors import ProtocolError
+from ....process.spawn import seqpacket
 from ....process.spawn.interpreter import start_interpreter
+from ....wire.messages import decode, encode
 from ...errors import DeploymentError
 from ...graces import GRACE_S
 from ..messages import Stop
 from ..options import HostOptions
 from ..order import Order
-from .lines import LineSplitter, to_line
-from .messages import OWNER_SAYS, TO_OWNER, Ready
+from .line import Ready
 
 PROGRAM = "multiworld.serving.hosts.program:main"
-CHUNK_BYTES = 64 * 1024
+LARGEST = 1 << 20  # of what a host says; the kernel takes less
 STOP_MARGIN_S = 8.0
 REAP_S = 1.0
 POLL_S = 0.01
@@ -57,7 +58,7 @@ def start_host(
         paths=tuple(os.path.abspath(entry) for entry in sys.path),
         owner_pid=os.getpid(),
     )
-    ours, theirs = socket.socketpair()
+    ours, theirs = seqpacket.connected_pair()
     try:
         with theirs:
             dies = threading.current_thread() is threading.main_thread()  # the kernel counts the starting thread's end
@@ -66,8 +67,10 @@ def start_host(
         ours.close()
         raise
     handle = HostHandle(process, ours)
+    told = seqpacket.sealed(encode(options))
     with suppress(OSError):  # it died already, which ``wait_ready`` tells
-        ours.sendall(to_line(OWNER_SAYS, options))
+        seqpacket.send(ours, b"options", (told,))
+    os.close(told)
     ours.setblocking(False)
     return handle
 
@@ -77,7 +80,6 @@ class HostHandle:
 
     def __init__(self, process: subprocess.Popen[bytes], line: socket.socket) -> None:
         self._process, self._line = process, line
-        self._splitter = LineSplitter(TO_OWNER)
 
     def __repr__(self) -> str:
         state = "running" if self.returncode is None else f"ended with {self.returncode}"
@@ -127,7 +129,7 @@ class HostHandle:
         """End it and its members: gateways have ``grace_s`` to finish. Bounded; what does not end is killed."""
         if self.returncode is None and self._line.fileno() >= 0:
             with suppress(OSError):
-                self._line.send(to_line(OWNER_SAYS, Stop(grace_s=float(grace_s))), socket.MSG_NOSIGNAL)
+                seqpacket.send(self._line, encode(Stop(grace_s=float(grace_s))))
             try:
                 await self._wait(grace_s + STOP_MARGIN_S)
             finally:
@@ -142,16 +144,11 @@ class HostHandle:
             self._process.wait(REAP_S)
 
     async def _next(self) -> Ready | None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                chunk = await loop.sock_recv(self._line, CHUNK_BYTES)
-            except ConnectionResetError:  # it was killed before it had read all that it was told
-                return None
-            if not chunk:
-                return None
-            for ready in self._splitter.feed(chunk):
-                return ready
+        try:
+            told = await asyncio.get_running_loop().sock_recv(self._line, LARGEST)
+        except ConnectionResetError:  # it was killed before it had read all that it was told
+            return None
+        return decode(Ready, told) if told else None
 
     async def _wait(self, timeout_s: float) -> None:
         """Wait for its end, for so long at most."""
