@@ -24,14 +24,13 @@ from ..hosts.order import Order
 from ..hosts.orphans import end_orphans
 from ..member.exit_status import Ending
 from ..member.hand_over import donate_weights
-from ..member.messages import CONTROLLER
 from ..member.orders import MemberOrder
 from ..member.reports import MemberReport
 from .autoscale import Autoscaling
 from .client.questions import ControllerAnswer, ControllerQuestion
 from .fleet import actions
 from .fleet.fleet import RETURN_S, Fleet
-from .fleet.members import parse_member
+from .fleet.members import CONTROLLER, parse_member
 from .fleet.state import FleetState
 from .history import History
 from .lines import AttachedLine, WorldLine

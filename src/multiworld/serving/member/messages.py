@@ -11,23 +11,6 @@ from torch import Tensor
 
 from ...channel.base import Payload
 from ...errors import ProtocolError
-from ..control.fleet.members import CONTROLLER
-
-__all__ = [
-    "CONTROLLER",
-    "CONTROLLER_RANK",
-    "CONTROL_BACKEND",
-    "DONOR_RANK",
-    "DOWNSTREAM_RANK",
-    "MEMBER_RANK",
-    "TAKER_RANK",
-    "UPSTREAM_RANK",
-    "as_bytes",
-    "as_tensor",
-    "control_world",
-    "edge_world",
-    "weights_world",
-]
 
 CONTROLLER_RANK, MEMBER_RANK = 0, 1
 UPSTREAM_RANK, DOWNSTREAM_RANK = 0, 1
@@ -46,7 +29,7 @@ def edge_world(upstream: str, downstream: str) -> str:
 
 
 def weights_world(donor: str, member: str) -> str:
-    """Return the name of the world over which ``member`` takes its weights from ``donor`` (or from CONTROLLER)."""
+    """Return the name of the world over which ``member`` takes its weights from ``donor`` (or from the controller)."""
     return f"weights:{donor}:{member}"
 
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from ...process.link import ControlLink
+from ...wire.endpoints.addresses import show
+from ...wire.endpoints.dialer import dial
+from ...wire.endpoints.handshake import DialerHello
+from ...wire.progress.thread import ProgressThread
+from ...wire.progress.waiting import wait_async
 from ..control.client import questions
+from ..control.client.client import PURPOSE, explained, link_to_controller
 from ..control.history import EventRecord
 from ..control.status import ControllerStatus
-from .controller_client import ControllerClient
 
 if TYPE_CHECKING:
     from ..deployment import Deployment  # which imports torch
+
+DIAL_S = 5.0
+
+A = TypeVar("A")
 
 
 class StatusSource(Protocol):
@@ -49,24 +59,52 @@ class DeploymentSource:
 
 
 class ControllerSource:
-    """A controller of another process, which may be gone for a while; ``token``: of the deployment."""
+    """A controller of another process, which may be gone for a while; ``token``: of the deployment.
+
+    On one event loop. It is dialed when it is needed; after a loss the next question dials anew.
+    """
 
     def __init__(self, address: tuple[str, int], token: str) -> None:
-        self._client = ControllerClient(address, token)
+        self._address, self._token = address, token
+        self._loop: ProgressThread | None = None
+        self._link: ControlLink[questions.ControllerQuestion, None] | None = None
 
     async def status(self) -> ControllerStatus:
-        return (await self._client.ask(questions.StatusOf(), questions.StatusTold)).status
+        return (await self._ask(questions.StatusOf(), questions.StatusTold)).status
 
     async def events(self, since: int) -> list[EventRecord]:
-        return list((await self._client.ask(questions.EventsSince(since=since), questions.EventsTold)).events)
+        return list((await self._ask(questions.EventsSince(since=since), questions.EventsTold)).events)
 
     async def lines(self, member: str, last: int) -> list[str]:
-        told = (await self._client.ask(questions.LinesOfMembers(of=member, last=last), questions.MembersLines)).members
+        told = (await self._ask(questions.LinesOfMembers(of=member, last=last), questions.MembersLines)).members
         return list(told[member].lines) if member in told else []
 
     async def gateway_metrics(self) -> questions.MetricsTold:
-        return await self._client.ask(questions.MetricsOf(), questions.MetricsTold)
+        return await self._ask(questions.MetricsOf(), questions.MetricsTold)
 
     def close(self) -> None:
-        """End the connection to the controller."""
-        self._client.close()
+        """End the connection. Another question dials again."""
+        if self._link is not None:
+            self._link.abort()
+            self._link = None
+        if self._loop is not None:
+            self._loop.stop()
+            self._loop = None
+
+    async def _ask(self, question: questions.ControllerQuestion, answer: type[A]) -> A:
+        """Return the answer. Raises DeploymentError."""
+        with explained(show(*self._address), DIAL_S):
+            if self._link is None or not self._link.is_open:
+                self._link = await self._dial()
+            return await wait_async(self._link.ask(question, answer))
+
+    async def _dial(self) -> ControlLink[questions.ControllerQuestion, None]:
+        if self._loop is None:
+            self._loop = ProgressThread("multiworld-client")
+        link, hello = link_to_controller(), DialerHello(purpose=PURPOSE)
+        try:
+            await wait_async(dial(self._loop, *self._address, hello, self._token.encode(), link, timeout_s=DIAL_S))
+        except BaseException:
+            self.close()
+            raise
+        return link
