@@ -235,8 +235,7 @@ class _Pidfd:
     def close(self) -> None:
         if self._fd is not None:
             self._detector._loop.unregister(self._fd)
-            os.close(self._fd)
-            self._fd = None
+            self.close_descriptor()
 
 
 class _Inquiry:
