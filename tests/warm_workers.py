@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ PRELOADED = (
 )
 USUAL_ENV = {"PYTHONUNBUFFERED": "1"}  # besides that of the tests
 PID_BYTES = 8
+ALL_LOADED = b"loaded"
 ORDER_BYTES = 128 * 1024
 MAX_ENDS = 16
 
@@ -72,6 +73,11 @@ class Nursery:
         """Return the pid of the program, which is our child: see ``warm_programs``."""
         return self._fork({"program": asdict(program)}, ends)
 
+    def preload(self, *modules: str) -> None:
+        """Have what is forked from now on find these modules imported, too: each would import them anew."""
+        with self._lock:
+            self._ask({"preload": modules}, ())
+
     def close(self) -> None:
         self._channel.close()
         self._process.wait()
@@ -82,13 +88,16 @@ class Nursery:
             adopted_before = is_adopting_orphans()
             adopt_orphans(True)
             try:
-                socket.send_fds(self._channel, [json.dumps(order).encode()], list(ends))
-                answer = self._channel.recv(PID_BYTES)
+                return int.from_bytes(self._ask(order, ends), "little")
             finally:
                 adopt_orphans(adopted_before)
+
+    def _ask(self, order: Mapping[str, Any], ends: Sequence[int]) -> bytes:
+        socket.send_fds(self._channel, [json.dumps(order).encode()], list(ends))
+        answer = self._channel.recv(PID_BYTES)
         if not answer:
             raise ConnectionResetError("the process that forks workers has ended")
-        return int.from_bytes(answer, "little")
+        return answer
 
 
 class ForkedChild(ChildProcess):
@@ -114,17 +123,19 @@ class _Adopted:
 def serve(channel_fd: int) -> None:
     """Fork workers until the tests end; in a worker, return once it has done its job, so that its interpreter ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the tests, which end this process
-    for module in PRELOADED:
-        importlib.import_module(module)
-    gc.freeze()  # else each worker looks through all of it, and copies it by that
+    _preload(PRELOADED)
     channel = socket.socket(fileno=channel_fd)
     while True:
         content, fds, _, _ = socket.recv_fds(channel, ORDER_BYTES, MAX_ENDS)
         if not content:
             return
+        order = json.loads(content)
+        if "preload" in order:
+            _preload(order["preload"])
+            channel.send(ALL_LOADED)
+            continue
         if (answer := _hatch()) is None:
             channel.close()
-            order = json.loads(content)
             if "program" in order:
                 become_program(Program(**order["program"]), fds, sys.path[1:])
             _become_worker(Ends(*fds), **order["worker"])
@@ -132,6 +143,12 @@ def serve(channel_fd: int) -> None:
         for fd in fds:
             os.close(fd)
         channel.send(answer)
+
+
+def _preload(modules: Iterable[str]) -> None:
+    for module in modules:
+        importlib.import_module(module)
+    gc.freeze()  # else each worker looks through all of it, and copies it by that
 
 
 def _hatch() -> bytes | None:

@@ -34,3 +34,9 @@ def warm_workers(nursery: Nursery, request: pytest.FixtureRequest) -> Iterator[N
             patch.setattr(interpreter, "subprocess", warm_programs)
             patch.setattr(hosts, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": warm_programs.Popen}))
         yield
+
+
+@pytest.fixture(scope="module")
+def torch_features(nursery: Nursery) -> None:
+    """Fork workers that have PyTorch's own distributed features imported, which takes as long as PyTorch itself."""
+    nursery.preload("tests.process.process_group_programs")

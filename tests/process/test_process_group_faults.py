@@ -13,7 +13,7 @@ from multiworld.testing import Worker, WorkerGroup
 from tests.bounds import KILL_S
 from tests.process import process_group_programs as programs
 
-pytestmark = pytest.mark.usefixtures("no_leaks")
+pytestmark = pytest.mark.usefixtures("torch_features", "no_leaks")
 
 SIZE = 3
 

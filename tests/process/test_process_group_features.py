@@ -32,7 +32,7 @@ class Team(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def team() -> Iterator[Team]:
+def team(torch_features: None) -> Iterator[Team]:
     with WorkerGroup() as group:
         workers = [group.start(programs.run_features, rank, SIZE) for rank in range(SIZE)]
         with mw.WorldManager() as host:

@@ -16,6 +16,7 @@ import pytest
 
 from multiworld.testing import Network, hosts_available
 from tests import warm_programs
+from tests.warm_workers import Nursery
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -119,6 +120,13 @@ def test_variables_that_are_read_at_the_start_get_a_new_interpreter(tmp_path: Pa
     assert warm_programs.run(command, capture_output=True, text=True).stdout == "True\n"
     cold = warm_programs.run(command, env={**os.environ, "OMP_NUM_THREADS": "3"}, capture_output=True, text=True)
     assert cold.stdout == "False\n"
+
+
+def test_what_is_preloaded_later_is_there_in_what_is_forked_then(nursery: Nursery) -> None:
+    command = [sys.executable, "-c", "import sys; print('wave' in sys.modules)"]
+    assert warm_programs.run(command, capture_output=True, text=True).stdout == "False\n"
+    nursery.preload("wave")
+    assert warm_programs.run(command, capture_output=True, text=True).stdout == "True\n"
 
 
 def test_a_program_that_takes_too_long_is_killed(tmp_path: Path) -> None:
