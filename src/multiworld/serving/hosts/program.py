@@ -83,5 +83,7 @@ def _receive_options(owner: socket.socket) -> HostOptions:
     received = seqpacket.receive(owner)
     if received is None:
         sys.exit(1)  # the owner died
+    if not received[1]:
+        sys.exit("the host process could not take its options: no descriptor is free (see ulimit -n)")
     with open(received[1][0], "rb") as file:
         return decode(HostOptions, file.read())

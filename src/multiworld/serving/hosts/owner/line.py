@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....errors import MessageError
 from ....process.spawn import seqpacket
@@ -38,9 +38,12 @@ class OwnerLine:
         loop.register(sock.fileno(), select.EPOLLIN, self)
 
     def say(self, ready: Ready) -> None:
-        """The owner's end takes it without being read."""
+        """The owner's end takes it without being read, if it is short."""
+        told = list(ready.warnings)
+        while len(content := encode(replace(ready, warnings=tuple(told)))) > seqpacket.LARGEST:
+            told[-2:] = [f"{len(ready.warnings) - len(told) + 2} more warnings, which stand in the host's log"]
         try:
-            seqpacket.send(self._sock, encode(ready))
+            seqpacket.send(self._sock, content)
         except OSError:
             self._loop.call_soon(self._lose)
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from ....errors import ProtocolError
@@ -58,20 +58,20 @@ def start_host(
         paths=tuple(os.path.abspath(entry) for entry in sys.path),
         owner_pid=os.getpid(),
     )
-    ours, theirs = seqpacket.connected_pair()
-    try:
+    with ExitStack() as undo:
+        told = seqpacket.sealed(encode(options))
+        undo.callback(os.close, told)
+        ours, theirs = seqpacket.connected_pair()
+        failing = undo.enter_context(ExitStack())
+        failing.callback(ours.close)
         with theirs:
             dies = threading.current_thread() is threading.main_thread()  # the kernel counts the starting thread's end
-            process = start_interpreter(PROGRAM, theirs, dies, reads_stdin=False)
-    except BaseException:
-        ours.close()
-        raise
-    handle = HostHandle(process, ours)
-    told = seqpacket.sealed(encode(options))
-    with suppress(OSError):  # it died already, which ``wait_ready`` tells
-        seqpacket.send(ours, b"options", (told,))
-    os.close(told)
-    ours.setblocking(False)
+            handle = HostHandle(start_interpreter(PROGRAM, theirs, dies, reads_stdin=False), ours)
+        failing.callback(handle.abort)
+        with suppress(BrokenPipeError):  # it died already, which ``wait_ready`` tells
+            seqpacket.send(ours, b"options", (told,))
+        ours.setblocking(False)
+        failing.pop_all()
     return handle
 
 
