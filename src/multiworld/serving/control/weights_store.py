@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,11 @@ class WeightsStore:
         return await asyncio.to_thread(_read, path)
 
     def keep_only(self, stage: str, version: int) -> None:
-        """Remove the files of other versions of a stage: nobody will ask for them again."""
+        """Remove the files of other versions of a stage, and what a controller that was killed left half-written."""
         kept = self._path(stage, version)
-        for path in self._folder.glob(f"{stage}-*.pt"):
-            if path != kept and path.stem.rpartition("-")[0] == stage:
+        for path in [*self._folder.glob(f"{stage}-*.pt"), *self._folder.glob(f".{stage}-*.pt.*")]:
+            is_of_stage = path.name.removeprefix(".").rpartition("-")[0] == stage
+            if is_of_stage and path != kept and path.suffix != f".{os.getpid()}":
                 path.unlink(missing_ok=True)
 
     def _path(self, stage: str, version: int) -> Path:

@@ -9,7 +9,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -278,11 +278,15 @@ def _read(path: Path) -> DeploymentRecord | None:
 
 def _write(path: Path, record: DeploymentRecord) -> int:
     """Return the descriptor that holds its lock."""
-    with whole_file(path) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # it is nobody else's yet
-        file.write(encode(record))
-        file.flush()
-        return os.dup(file.fileno())
+    with ExitStack() as failing:
+        with whole_file(path) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # it is nobody else's yet
+            file.write(encode(record))
+            file.flush()
+            held = os.dup(file.fileno())
+            failing.callback(os.close, held)
+        failing.pop_all()
+    return held
 
 
 def _is_held(path: Path) -> bool:
