@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import random
 import time
 from collections.abc import Callable
 from functools import partial
@@ -69,7 +70,7 @@ class ControllerLink:
             "host",
             HOST_EVENTS,
             HOST_ORDERS,
-            BackOff(FIRST_DELAY_S, LONGEST_DELAY_S),
+            BackOff(FIRST_DELAY_S, LONGEST_DELAY_S, random=random.random),  # hosts come back to one controller
             on_up=self._up,
             on_message=self._take,
             on_down=self._down,
