@@ -182,11 +182,16 @@ class Job:
         self._master.opened(master, self.generation)
         where, workers = f"{agent.hostname} ({agent.host}:{agent.port})", _counted(agent.num_workers, "worker")
         fields: dict[str, Json] = {"agent": agent.id, "hostname": agent.hostname, "pid": agent.pid}
-        joined = Record(kind="agent joined", text=f"agent {where} is there, with {workers}", fields=fields)
+        joined: list[Action] = [
+            Record(kind="agent joined", text=f"agent {where} is there, with {workers}", fields=fields)
+        ]
+        if self.ending.signum is not None:  # the stop that a worker got before may have been a quiet one
+            stopping = [each for each in self._posts.alive_on(agent.id) if each[1].state is PostState.STOPPING]
+            joined += self._stop(stopping, self.ending.signum, forced=True)
         if len(self.nodes.agents) > LARGE_JOB:  # in another turn: to welcome it took a while, and others may come, too
             self._is_unsettled = True
-            return [joined]
-        return [joined, *self.poll(now)]
+            return joined
+        return joined + self.poll(now)
 
     def agent_returned(
         self, agent_id: str, reports: Sequence[WorkerReport], now: float, master: Master | None = None

@@ -852,6 +852,17 @@ def test_a_signal_while_a_new_coordinator_waits_for_agents_leaves_their_workers_
     assert after.outcome == Outcome(status=0, text="ended by SIGTERM: all workers have ended well")
 
 
+def test_a_worker_that_was_stopped_quietly_is_asked_how_it_ends_once_a_signal_ends_the_job() -> None:
+    some = hosts(1, 2, greets=True, resume_s=3.0)
+    for name in "ab":
+        some.attach(agent(name, num_workers=1))
+    after = take_over(some, "a", expected=["b"])
+    stopping = [replace(each, stopping=True) for each in reports_of(after, "b")]
+    after.carry_out(after.job.interrupted(signal.SIGTERM, after.now))
+    actions = after.job.agent_attached(agent("b", num_workers=1), stopping, after.now)
+    assert [(each.agent, each.quiet) for each in actions if isinstance(each, Stop)] == [("b", False)]
+
+
 def test_a_signal_while_nothing_had_formed_yet_ends_the_resumed_job() -> None:
     job = Job.resume(JobPlan(min_nodes=2, max_nodes=2), roster(["b"], generation=0, active=[]), now=0.0)
     after = Hosts(job)
