@@ -235,7 +235,7 @@ class Agent:
             actions.Exited(
                 worker=held.id,
                 returncode=held.returncode,
-                failure=None if held.is_quiet and held.returncode in actions.OUR_SIGNALS else held.failure,
+                failure=held.told_failure,
                 ordered=held.ordered,
                 clock_us=now_us(),
             )

@@ -28,6 +28,7 @@ from ...wire.rate_limited_log import RateLimitedLog
 from ...world.liveness import Vital
 from ...world.processes.procfs import is_uninterruptible, process_start_time
 from ...world.processes.vitals import observe_process
+from ..job.actions import OUR_SIGNALS
 from ..job.assignment import Assignment
 from ..job.failure import FailureCause, WorkerFailure
 from ..job.options import JobOptions
@@ -121,6 +122,11 @@ class LocalWorker:
         self.assignment = assignment
         if self.streams is not None:
             self.streams.reassigned(assignment)
+
+    @property
+    def told_failure(self) -> WorkerFailure | None:
+        """What the coordinator hears of how it failed: nothing where it obeyed and nobody asks."""
+        return None if self.is_quiet and self.returncode in OUR_SIGNALS else self.failure
 
     def stop(self, signum: int, grace_s: float) -> None:
         self.ordered = True
