@@ -38,11 +38,13 @@ class BuildExt(build_ext):
             super().build_extensions()
 
     def _remove_former(self) -> None:
-        """Remove libraries of earlier sources: they would be packed, or lie about."""
-        name, suffix = NAMES["group_name"]() + NAMES["SUFFIX"], sysconfig.get_config_var("EXT_SUFFIX")
+        """Remove what was compiled of earlier sources: it would be packed, or found in the place of a new module."""
+        package, suffix = NAMES["PACKAGE"], sysconfig.get_config_var("EXT_SUFFIX")
+        modules = [f"{package}.{name}" for name in (*NAMES["MODULES"], "native.core")]
+        wanted = {NAMES["group_name"]() + NAMES["SUFFIX"], *(module.replace(".", "/") for module in modules)}
         for folder in (SOURCES, Path(self.build_lib)):
-            for found in folder.glob(f"{NAMES['PACKAGE']}_*{NAMES['SUFFIX']}{suffix}"):
-                if found.name != name + suffix:
+            for found in [*folder.glob(f"{package}_*{suffix}"), *folder.glob(f"{package}/**/*{suffix}")]:
+                if found.relative_to(folder).as_posix().removesuffix(suffix) not in wanted:
                     found.unlink()
 
 
