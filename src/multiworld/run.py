@@ -24,7 +24,7 @@ __all__ = ["launcher_of", "main"]
 def main(args: Sequence[str] | None = None, *, in_place: bool = False) -> None:
     """Run a job as ``torch.distributed.run.main`` does, and return when it has ended.
 
-    ``args``: the command line (default: this process's). ``in_place``: see ``elastic.launcher.launch``. Raises
+    ``args``: the command line (default: this process's). ``in_place``: see ``elastic.launch.launcher.launch``. Raises
     ``ValueError`` for what makes no sense (and SystemExit, as argparse does), ``ChildFailedError`` if a worker failed,
     whose error file is then this process's too, and ``MultiworldError`` for what else went wrong.
     """

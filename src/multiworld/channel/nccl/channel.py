@@ -227,7 +227,7 @@ class NcclChannel(StreamChannel):
         await super().flush(max(0.1, at - time.monotonic()))
 
     def end_after_leave(self, error: Exception, timeout_s: float) -> Operation[None]:
-        """At once: who left has asked all others whether they have got what they need (``parting``)."""
+        """At once: who left has asked all others whether they have got what they need (``leaving``)."""
         self._end_streams(error, keep_arrived=True)
         return Operation.succeeded(None)
 

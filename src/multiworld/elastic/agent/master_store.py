@@ -1,7 +1,7 @@
 """The c10d store at ``MASTER_ADDR:MASTER_PORT``: a fresh one for each generation, served by an agent.
 
 It has no authentication and no bounds: it keeps any number of silent connections, and memory of those that say what it
-does not know. So it listens on loopback, and workers come to it through a front door.
+does not know. So it listens on loopback, and workers come to it through a shared port.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class MasterStore:
         )
 
     def open_door(self, loop: ProgressThread) -> None:
-        """Have workers come through a front door of its own, at ``address``. Progress thread only. Raises OSError."""
+        """Have workers come through a shared port of its own, at ``address``. Progress thread only. Raises OSError."""
         self._door = SharedPort(loop, self.address, 0, _turn_away)
         self._door.store, self.port = self.inside, self._door.port
 

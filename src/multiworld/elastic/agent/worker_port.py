@@ -27,8 +27,9 @@ class WorkerPort:
     """Whoever knows ``address`` and proves the token may speak for any worker, so ids that are not known are ignored.
 
     A worker may have several connections: a process that it has started inherits its variables. ``on_hello`` is called
-    with the first of them, ``on_news`` with what one of them says (see ``launch_news``), ``on_gone`` when the last has
-    ended, which need not mean that the worker has. All of it on the progress thread, as the methods are to be called.
+    with the first of them, ``on_news`` with what one of them says (``world.launcher.news``), ``on_gone`` when the last
+    has ended, which need not mean that the worker has. All of it on the progress thread, as the methods are to be
+    called.
     """
 
     def __init__(

@@ -92,7 +92,7 @@ class LaunchLink:
         return operation
 
     def tell(self, news: News) -> None:
-        """Send news (see ``launch_news``), as soon as the connection stands. Dropped if the agent is gone."""
+        """Send news (see ``news``), as soon as the connection stands. Dropped if the agent is gone."""
         frame = pack_frame(Kind.WORKER_NEWS, WORKER_NEWS.encode(news))
         with self._lock:
             if self._connection is not None:

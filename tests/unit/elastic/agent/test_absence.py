@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from benchmarks.elastic.job import free_port
-from multiworld.elastic.agent import local_worker as held_worker
+from multiworld.elastic.agent import local_worker
 from multiworld.elastic.agent.absence import Absence
 from multiworld.elastic.agent.local_worker import LocalWorker
 from multiworld.elastic.job.failure import FailureCause
@@ -180,8 +180,8 @@ def test_a_worker_is_not_hung_for_what_it_said_while_its_agent_was_away(
 def test_a_worker_that_sleeps_in_the_kernel_and_cannot_be_killed_is_left_behind_in_the_end(
     away_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held_worker, "UNKILLABLE_S", 0.01)
-    monkeypatch.setattr(held_worker, "is_uninterruptible", lambda pid, start_time: True)
+    monkeypatch.setattr(local_worker, "UNKILLABLE_S", 0.01)
+    monkeypatch.setattr(local_worker, "is_uninterruptible", lambda pid, start_time: True)
     loop = ProgressThread("test-held")
     ended: list[LocalWorker] = []
     drained: Operation[None] = Operation()

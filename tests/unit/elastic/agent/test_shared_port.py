@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
-from multiworld.elastic.agent import shared_port as front_door
+from multiworld.elastic.agent import shared_port
 from multiworld.elastic.agent.shared_port import C10D, PING_BYTES, SharedPort
 from multiworld.testing.deadlines import scaled, wait_until
 from multiworld.wire.endpoints.admission import MAX_UNPROVEN
@@ -25,7 +25,7 @@ WORKER = C10D + bytes(PING_BYTES)
 
 
 class Entrance:
-    """A front door, the agents that it has admitted, and a socket in the place of the store."""
+    """A shared port, the agents that it has admitted, and a socket in the place of the store."""
 
     def __init__(self, loop: ProgressThread, store: socket.socket) -> None:
         self.loop, self.store = loop, store
@@ -132,7 +132,7 @@ def test_silent_strangers_keep_neither_agents_nor_workers_out(entrance: Entrance
 
 
 def test_who_asks_the_store_nothing_goes_for_a_newcomer(entrance: Entrance, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front_door, "MAX_RELAYS", 2)
+    monkeypatch.setattr(shared_port, "MAX_RELAYS", 2)
     with ExitStack() as stack:
 
         def lead(words: bytes) -> socket.socket:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ErrorHandler, record
 
-from multiworld.elastic.agent import exit_cause as autopsy
+from multiworld.elastic.agent import exit_cause
 from multiworld.elastic.agent.exit_cause import Remains, examine
 from multiworld.elastic.job.actions import Exited
 from multiworld.elastic.job.assignment import Assignment
@@ -259,7 +259,7 @@ def fake_py_spy(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_stacks_are_what_py_spy_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_py_spy(tmp_path, 'echo "$1 of $3: main"', monkeypatch)
-    assert autopsy.dump_stacks(4711) == b"dump of 4711: main\n"
+    assert exit_cause.dump_stacks(4711) == b"dump of 4711: main\n"
 
 
 @pytest.mark.parametrize("script", ["exit 1", "exec sleep 100"])
@@ -267,13 +267,13 @@ def test_there_are_no_stacks_if_py_spy_fails_or_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
     fake_py_spy(tmp_path, script, monkeypatch)
-    monkeypatch.setattr(autopsy, "DUMP_S", 0.1)
-    assert autopsy.dump_stacks(4711) is None
+    monkeypatch.setattr(exit_cause, "DUMP_S", 0.1)
+    assert exit_cause.dump_stacks(4711) is None
 
 
 def test_there_are_no_stacks_without_py_spy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
-    assert autopsy.dump_stacks(4711) is None
+    assert exit_cause.dump_stacks(4711) is None
 
 
 # ---- order

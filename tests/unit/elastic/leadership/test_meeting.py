@@ -325,7 +325,7 @@ def test_agents_that_differ_in_what_matters_can_tell_in_what() -> None:
     assert {name for name in one if one[name] != other[name]} == {"--nnodes", "--max-restarts"}
 
 
-# ---- the front door
+# ---- the shared port
 
 
 @pytest.fixture
