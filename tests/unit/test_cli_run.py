@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -34,16 +35,19 @@ class _Launcher(ModuleType):
     def __init__(self, end: BaseException | None) -> None:
         super().__init__("multiworld.elastic.launch.launcher")
         self.launched: list[JobOptions] = []
+        self.is_collected: list[tuple[bool, bool]] = []
+        """At each launch: whether there are collections, and whether they look at what was imported."""
         self.end = end
 
     def launch(self, options: JobOptions, *, in_place: bool) -> None:
         self.launched.append(options)
+        self.is_collected.append((gc.isenabled(), gc.get_freeze_count() == 0))
         if self.end is not None:
             raise self.end
 
 
 @pytest.fixture
-def ends(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException | None], _Launcher]:
+def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[BaseException | None], _Launcher]]:
     """Return a function that decides how the job ends."""
     monkeypatch.setattr(faulthandler, "enable", lambda **_: None)  # record turns it on, and pytest has it on already
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
@@ -53,7 +57,8 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException | None], _L
         monkeypatch.setitem(sys.modules, fake.__name__, fake)
         return fake
 
-    return decide
+    yield decide
+    gc.unfreeze()
 
 
 def launch(arguments: Sequence[str]) -> int:
@@ -158,6 +163,16 @@ def test_called_from_a_program_the_error_itself_comes_out(
     with pytest.raises(type(end)) as raised:
         program(LINE)
     assert raised.value is end
+
+
+def test_collections_leave_out_what_a_command_has_imported_and_nothing_of_a_program_that_launches(
+    ends: Callable[[BaseException | None], _Launcher],
+) -> None:
+    fake = ends(None)
+    gc.unfreeze()
+    launcher.main(LINE)
+    launcher.main(LINE, in_place=True)
+    assert fake.is_collected == [(True, True), (True, False)]
 
 
 def test_the_old_launcher_passes_the_local_rank_unless_told_not_to(
