@@ -1,4 +1,4 @@
-"""Whatever the two ends of a pipe do in whatever order: they never both sleep while there is something to be moved."""
+"""The two ends of a pipe, in any order of steps, never both sleep while there is something to move."""
 
 from __future__ import annotations
 

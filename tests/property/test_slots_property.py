@@ -1,4 +1,4 @@
-"""Whatever the two ends of slots do in whatever order: nobody sleeps while there is something that it waits for."""
+"""The two ends of slots, in any order of steps: no end sleeps while there is something that it waits for."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ LOG_LEVEL_VARIABLE = "M8D_LOG_LEVEL"
 class WatchDog:
     """Shows what the failure detection of one manager sees.
 
-    It detects nothing itself. Detection belongs to the links between the processes and is always on, whatever
-    ``enable_monitor`` says: without it an operation could hang. A watchdog runs no thread and ends no process.
+    It detects nothing itself. Detection belongs to the links between the processes. It is always on, also with
+    ``enable_monitor=False``: without it an operation could hang. A watchdog runs no thread and ends no process.
     """
 
     def __init__(self, manager: manager.WorldManager) -> None:

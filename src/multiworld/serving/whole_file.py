@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whoever reads them and whenever a writer is killed."""
+"""Write files in one step: a reader sees the old content or the new, also if the writer is killed."""
 
 from __future__ import annotations
 

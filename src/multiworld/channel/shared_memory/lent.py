@@ -35,7 +35,7 @@ WORD_BYTES = 8
 MAX_KEPT_BYTES = 8 * 1024 * 1024  # whoever sends copies it at once, in about a millisecond
 MAX_SEGMENTS = 256  # each of which costs one or two microseconds
 MAX_LENT_BYTES = 64 * 1024 * 1024
-ALL_LENT_BYTES = 512 * 1024 * 1024  # of one rank: addresses, of which only what is used is memory
+ALL_LENT_BYTES = 512 * 1024 * 1024  # of one rank: addresses; only the used part takes memory
 assert LEFT_AT + NUM_PLACES * WORD_BYTES <= PAGE_BYTES
 
 

@@ -143,7 +143,7 @@ class SharedStream(SharedSending):
         if len(meta) < LENT_PLACE.size or header.payload_bytes:
             raise ProtocolError(f"message {header.seq} says that it lies in lent memory, but not where")
         if self._lent_reads is None:
-            raise ProtocolError(f"message {header.seq} lies in lent memory, of which there is none")
+            raise ProtocolError(f"message {header.seq} lies in lent memory, but none is mapped")
         place = Place(*LENT_PLACE.unpack_from(meta))
         kept = self._lent_reads.tensor(place)
         arrival = self._begin_payload(header, meta[LENT_PLACE.size :], place.size_bytes)

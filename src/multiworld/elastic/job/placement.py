@@ -12,7 +12,7 @@ from .restart import Restarts
 from .slots import Post, Posts, PostState
 
 MAX_PLACES = 128  # that are given out in one decision: the next one follows when the coordinator has listened
-MAX_HOSTS = 256  # of which one decision looks at the workers, for the same reason
+MAX_HOSTS = 256  # one decision looks at the workers of so many, for the same reason
 
 
 class Placement:

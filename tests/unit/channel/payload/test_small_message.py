@@ -1,4 +1,4 @@
-"""The next small_message is prepared for what the last one brought, and whatever else comes is right nevertheless."""
+"""Memory is prepared for a small message like the last one; any other message is right, too."""
 
 from __future__ import annotations
 
