@@ -186,8 +186,7 @@ class Job:
             Record(kind="agent joined", text=f"agent {where} is there, with {workers}", fields=fields)
         ]
         if self.ending.signum is not None:  # the stop that a worker got before may have been a quiet one
-            stopping = [each for each in self._posts.alive_on(agent.id) if each[1].state is PostState.STOPPING]
-            joined += self._stop(stopping, self.ending.signum, forced=True)
+            joined += self._stop_again(agent.id)
         if len(self.nodes.agents) > LARGE_JOB:  # in another turn: to welcome it took a while, and others may come, too
             self._is_unsettled = True
             return joined
@@ -205,11 +204,9 @@ class Job:
                 worker.worlds |= frozenset(report.worlds)
         self._master.opened(master, self.generation)
         self._master.ask_again(agent_id, self.generation, now, patience_s=-inf)
-        actions: list[Action] = []
-        for slot, worker in self._posts.alive_on(agent_id):
-            if worker.state is PostState.STOPPING:
-                actions += self._stop([(slot, worker)], self.ending.signum or signal.SIGTERM, forced=True)
-            elif worker.assignment is not None:
+        actions = self._stop_again(agent_id)
+        for _, worker in self._posts.alive_on(agent_id):
+            if worker.state is not PostState.STOPPING and worker.assignment is not None:
                 place = worker.place(self.nodes.known[agent_id].role)
                 actions.append(Reassign(agent=agent_id, worker=worker.id, assignment=place))
         return actions + self.poll(now)
@@ -574,6 +571,11 @@ class Job:
     def _stop(self, workers: Iterable[tuple[Slot, Post]], signum: int, *, forced: bool = False) -> list[Action]:
         stop = Stop(workers=(), signum=int(signum), grace_s=self.plan.shutdown_s, quiet=self.ending.signum is None)
         return [*self._posts.stop(workers, stop, forced=forced)]
+
+    def _stop_again(self, agent_id: str) -> list[Action]:
+        """Repeat the orders to stop of one host's workers: it may not have got them."""
+        stopping = [each for each in self._posts.alive_on(agent_id) if each[1].state is PostState.STOPPING]
+        return self._stop(stopping, self.ending.signum or signal.SIGTERM, forced=True)
 
     def _take_over(self, slot: Slot, report: WorkerReport, now: float, age_s: float) -> None:
         self.generation = max(self.generation, report.assignment.generation)  # the roster may be older
