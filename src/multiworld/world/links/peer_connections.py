@@ -329,14 +329,8 @@ class WorldConnector:
         authenticated: bool,
     ) -> None:
         """``authenticated``: what goes over the connections, too, and not only who they lead to."""
-        self._connections, self._uid, self._rank, self._via, self._members = (
-            connections,
-            uid,
-            rank,
-            via,
-            members,
-        )
-        self._authenticated = authenticated
+        self._connections, self._via, self._members = connections, via, members
+        self._uid, self._rank, self._authenticated = uid, rank, authenticated
 
     def shares_host(self, rank: int) -> bool:
         return self._members[rank].host_id == self._via.host_id

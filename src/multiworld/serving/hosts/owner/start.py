@@ -24,7 +24,6 @@ from ..order import Order
 from .line import Ready
 
 PROGRAM = "multiworld.serving.hosts.program:main"
-LARGEST = 1 << 20  # of what a host says; the kernel takes less
 STOP_MARGIN_S = 8.0
 REAP_S = 1.0
 POLL_S = 0.01
@@ -58,18 +57,15 @@ def start_host(
         paths=tuple(os.path.abspath(entry) for entry in sys.path),
         owner_pid=os.getpid(),
     )
-    with ExitStack() as undo:
-        told = seqpacket.sealed(encode(options))
-        undo.callback(os.close, told)
+    with open(seqpacket.sealed(encode(options)), "rb") as told, ExitStack() as failing:
         ours, theirs = seqpacket.connected_pair()
-        failing = undo.enter_context(ExitStack())
         failing.callback(ours.close)
         with theirs:
             dies = threading.current_thread() is threading.main_thread()  # the kernel counts the starting thread's end
             handle = HostHandle(start_interpreter(PROGRAM, theirs, dies, reads_stdin=False), ours)
         failing.callback(handle.abort)
         with suppress(BrokenPipeError):  # it died already, which ``wait_ready`` tells
-            seqpacket.send(ours, b"options", (told,))
+            seqpacket.send(ours, b"options", (told.fileno(),))
         ours.setblocking(False)
         failing.pop_all()
     return handle
@@ -145,7 +141,7 @@ class HostHandle:
 
     async def _next(self) -> Ready | None:
         try:
-            told = await asyncio.get_running_loop().sock_recv(self._line, LARGEST)
+            told = await asyncio.get_running_loop().sock_recv(self._line, seqpacket.LARGEST)
         except ConnectionResetError:  # it was killed before it had read all that it was told
             return None
         return decode(Ready, told) if told else None
