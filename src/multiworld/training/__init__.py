@@ -1,0 +1,1 @@
+"""Resilient training: replicas that keep training while processes die."""

@@ -1,0 +1,1 @@
+"""Which samples a step has, and how they are loaded: positions of samples, exactly once."""

@@ -1,0 +1,37 @@
+"""What every member says when its gradients of a step are complete, and is heard by all before the step counts. Pure.
+
+The facts of all members reach each member in one collective: who has them all knows that every member's gradients are
+complete. All decisions of a step are functions of these facts, in the order of the members, so all decide alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...wire.messages import message, sparse
+
+
+@message("facts")
+@sparse
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Of one member, at the end of one step, before its optimizer runs.
+
+    ``done``: the micro-batches that it has computed. ``values``: what the program recorded, for each of ``done`` in that
+    order. ``seconds``: its own time by part, until it handed its gradients over. ``digests``: by name, of what must be
+    equal on all members now. ``is_leaving``: it was asked to go, and does so after this step. ``newcomers``: ids of
+    processes that wait to be admitted, as far as it knows. ``is_ready``: it has the state, and may be given
+    micro-batches. ``save``: a checkpoint after this step was asked for.
+    """
+
+    step: int
+    done: tuple[int, ...] = ()
+    values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
+    is_leaving: bool = False
+    newcomers: tuple[str, ...] = ()
+    is_ready: bool = True
+    is_finite: bool = True
+    save: bool = False

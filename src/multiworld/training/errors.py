@@ -1,0 +1,62 @@
+"""What a training can end in: one class per cause, each with what was wrong and what to do."""
+
+from __future__ import annotations
+
+from ..errors import MultiworldError, ReasonError
+
+
+class TrainingError(MultiworldError):
+    """The root of what ``multiworld.training`` raises on purpose, but for bad arguments (ValueError, TypeError)."""
+
+
+class SetupError(TrainingError, ReasonError):
+    """The ranks do not fit each other, or the job cannot be started so. Field: ``reason``, one sentence or two."""
+
+
+class StepError(TrainingError, ReasonError):
+    """The training loop was used in a way that would give wrong results. Field: ``reason``, one sentence or two."""
+
+
+class PeerRaisedError(TrainingError):
+    """The program raised on one rank, so the training ends with the same error on all ranks.
+
+    Fields: ``rank`` (the launcher's, or the member's place), ``step``, ``error`` (type and message), ``traceback``.
+    """
+
+    def __init__(self, rank: int, step: int, error: str, traceback: str) -> None:
+        super().__init__(rank, step, error, traceback)
+        self.rank, self.step, self.error, self.traceback = rank, step, error, traceback
+
+    def __str__(self) -> str:
+        return (
+            f"the program raised on rank {self.rank} in step {self.step}: {self.error}. No process was lost, so the "
+            f"training ends on all ranks. There it came from:\n{self.traceback}"
+        )
+
+
+class PoisonedStepError(TrainingError):
+    """The program raised in the same step again and again. Fields: ``step``, ``tries``, ``error``, ``samples``."""
+
+    def __init__(self, step: int, tries: int, error: str, samples: tuple[str, ...]) -> None:
+        super().__init__(step, tries, error, samples)
+        self.step, self.tries, self.error, self.samples = step, tries, error, samples
+
+    def __str__(self) -> str:
+        return (
+            f"step {self.step} failed {self.tries} times, last with {self.error}. Its samples: "
+            f"{', '.join(self.samples)}. Look at them, or leave them out of the dataset"
+        )
+
+
+class TooFewReplicasError(TrainingError):
+    """The job waited for members, and not enough came. Fields: ``present``, ``needed``, ``waited_s`` (seconds)."""
+
+    def __init__(self, present: int, needed: int, waited_s: float) -> None:
+        super().__init__(present, needed, waited_s)
+        self.present, self.needed, self.waited_s = present, needed, waited_s
+
+    def __str__(self) -> str:
+        return (
+            f"{self.present} of at least {self.needed} replicas were there after {self.waited_s:.0f} s. "
+            "Start more, lower min_replicas, or raise join_timeout_s"
+        )

@@ -1,0 +1,108 @@
+"""What happens in a training, as frozen records: for tests, metrics, progress lines, reports and pages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..wire.messages import message
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingEvent:
+    """Base of all. ``at``: Unix time in seconds, for people and for merging, never for decisions.
+
+    ``member`` is the id of the process that saw it, ``rank`` its rank at the launcher (or as given to ``join``).
+    ``generation`` counts memberships of the training, from 1; 0 before the first.
+    """
+
+    job: str
+    member: str
+    rank: int
+    generation: int
+    at: float = field(default_factory=time.time)
+
+
+@message("training_started")
+@dataclass(frozen=True, kw_only=True)
+class TrainingStarted(TrainingEvent):
+    """This process begins, or goes on, with step ``step`` (of ``total``, if known)."""
+
+    step: int
+    total: int | None = None
+    pid: int = 0
+
+
+@message("step_committed")
+@dataclass(frozen=True, kw_only=True)
+class StepCommitted(TrainingEvent):
+    """A step counts. ``values``: the means of what was recorded. ``took_s``: from the beginning of its first try.
+
+    ``seconds``: this rank's own time by part (``data``, ``forward``, ``backward``, ``optimizer``, ``wait``; what a rank
+    waits for others is ``wait``). ``redone``: how many micro-batches were computed a second time, of all ranks.
+    """
+
+    step: int
+    values: Mapping[str, float]
+    num_samples: int
+    replicas: int
+    took_s: float
+    seconds: Mapping[str, float]
+    redone: int = 0
+
+
+@message("member_lost")
+@dataclass(frozen=True, kw_only=True)
+class MemberLost(TrainingEvent):
+    """A member is gone. ``cause``: the name of the error class; ``detail``: the evidence. Opens a recovery."""
+
+    lost_rank: int
+    step: int
+    cause: str
+    detail: str
+
+
+@message("recovery_phase")
+@dataclass(frozen=True, kw_only=True)
+class RecoveryPhase(TrainingEvent):
+    """A phase of a recovery ended now. ``name``: ``detect``, ``agree``, ``form``, ``transfer`` or ``redo``."""
+
+    name: str
+    step: int
+    took_s: float
+
+
+@message("membership_changed")
+@dataclass(frozen=True, kw_only=True)
+class MembershipChanged(TrainingEvent):
+    """The replicas of generation ``generation`` go on together with step ``step``.
+
+    ``ranks``: of all members in their order. ``came`` and ``gone``: ranks, too.
+    """
+
+    step: int
+    ranks: tuple[int, ...]
+    came: tuple[int, ...] = ()
+    gone: tuple[int, ...] = ()
+
+
+@message("state_received")
+@dataclass(frozen=True, kw_only=True)
+class StateReceived(TrainingEvent):
+    """This process took the state of step ``step`` from ``sources`` peers."""
+
+    step: int
+    size_bytes: int
+    sources: int
+    took_s: float
+
+
+@message("training_ended")
+@dataclass(frozen=True, kw_only=True)
+class TrainingEnded(TrainingEvent):
+    """This process is done with all steps, leaves (``reason`` says why), or fails with ``error``."""
+
+    step: int
+    reason: str = ""
+    error: str = ""

@@ -1,0 +1,1 @@
+"""How replicas keep together: every step, or semi-synchronously (LocalSGD, DiLoCo)."""

@@ -1,0 +1,1 @@
+"""How a training is seen: progress line, timeline of recoveries, goodput, status, report."""
