@@ -21,10 +21,13 @@ from ..errors import (
     PeerStoppedError,
     PeerUnreachableError,
     StaleGenerationError,
+    StoreError,
     WorldBrokenError,
 )
 from ..events import Event, PeerLost, PeerSuspected, WorldBroken, WorldFormed, WorldLeft
+from ..store.tcp import TCPStore
 from ..wire.endpoints.addresses import is_address
+from ..wire.endpoints.dialer import DialError
 from ..wire.endpoints.token import check_token, warn_of_weakness
 from ..wire.progress.compute_thread import ComputeThread
 from ..wire.progress.operation import Operation, StepsCancelled, drive, settler
@@ -43,6 +46,7 @@ from .links.link import Link
 from .links.messages import Goodbye, MemberLeft, MemberReady, WorldNews, WorldRevoked, unpack_news
 from .links.peer_connections import PeerConnections
 from .liveness import DEFAULT_LEASE_S, Cause, LivenessPolicy, Lost
+from .operations.arguments import check_seconds
 from .operations.several import together
 from .processes.lifetime import unwatch_process, watch_process
 from .state import WorldChange, WorldState
@@ -103,7 +107,8 @@ class WorldManager:
             raise ValueError(f"host={host!r}: expected the numeric address of one of this machine's interfaces")
         policy = LivenessPolicy(lease_s=lease_s)
         self.job, self.lease_s = job, lease_s
-        secret = _secret(token, is_launched=launch is not None)
+        secret = self._secret = _secret(token, is_launched=launch is not None)
+        self._host = host
         self._id = os.urandom(16).hex()
         self._worlds: dict[str, World] = {}
         self._parting: dict[World, Entry] = {}  # broken by a leave, while what was sent goes on
@@ -172,6 +177,29 @@ class WorldManager:
         """
         self._check_open()
         return self._stores.serve(url)
+
+    def start_store_client(self, url: str, timeout_s: float) -> Operation[TCPStore]:
+        """Connect to a store by a connection of its own: what is leased there ends with it. The caller closes it.
+
+        Fails with StoreError after ``timeout_s`` seconds.
+        """
+        self._check_open()
+        check_seconds(timeout_s, "timeout_s")
+        last = [f"it did not answer within {timeout_s:g} s"]
+
+        def unreachable(error: DialError) -> None:
+            last[0] = str(error)
+
+        async def connect() -> TCPStore:
+            stores = Stores(self._loop, self._secret, self._host)
+            dialing = drive(stores.client(url, url, timeout_s, unreachable))
+            timer = self._loop.call_later(timeout_s, partial(_cancel, dialing, last))
+            try:
+                return await dialing
+            finally:
+                timer.cancel()
+
+        return drive(connect())
 
     def serves_store(self, url: str) -> bool:
         return self._stores.serves(url)
@@ -612,6 +640,10 @@ class WorldManager:
         for world in self._worlds.values():
             world.abandon_after_fork()
         self._loop.abandon_after_fork()
+
+
+def _cancel(dialing: Operation[TCPStore], last: list[str]) -> None:
+    dialing.cancel(StoreError("", last[0]))
 
 
 def _break(world: World, error: WorldBrokenError) -> None:
