@@ -1,0 +1,196 @@
+"""Decide who goes on together after a loss, with which step, and what of it is still to be done. Pure.
+
+Every member writes an ``Announcement``. As soon as nobody is missing, one member proposes the next ``Generation``; the
+store lets one proposal win. The rules:
+
+- A step counts if one member has heard all facts of it: then all members had complete gradients, so all can apply them.
+  Otherwise only the micro-batches that are not finished on any survivor are dealt again.
+- A member that others have lost is out. If two have lost each other, the one that stands first stays.
+- A loss that is not proven, a host that cannot be reached, may mean that the others go on elsewhere. Then the launcher
+  must have confirmed that this side goes on, or this side has more than half of the members (of exactly half: those
+  with the first member).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .records import Announcement, Generation, LostMember, Member
+
+ANNOUNCED_LATE_S = 3.0
+"""A member that is not in a new store after this time is gone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """``expected``: how many members the launcher starts. ``gather_s``: how long a first generation waits for them."""
+
+    min_members: int = 1
+    expected: int | None = None
+    gather_s: float = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """What one member sees in the store, and knows. ``here``: ids of those whose presence stands.
+
+    ``silent``: ids of those that are present, are in no world, and do not beat. ``waited_s``: since this member began
+    to look. ``is_confirmed``: the launcher has confirmed that this side goes on; None: there is no launcher.
+    """
+
+    current: Generation | None
+    here: frozenset[str]
+    said: Mapping[str, Announcement]
+    silent: frozenset[str] = frozenset()
+    waited_s: float = 0.0
+    is_confirmed: bool | None = None
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Not yet. ``reason``: a clause for people. ``missing``: how many members are too few, if that is it."""
+
+    reason: str
+    missing: int = 0
+
+
+def agree(situation: Situation, rules: Rules) -> Wait | Generation:
+    """Return who goes on, or what is waited for."""
+    current = situation.current
+    if current is None:
+        return _first(situation, rules, 1)
+    lost = _lost(situation)
+    waiting = _still_to_come(situation, lost)
+    if waiting:
+        return Wait(f"{len(waiting)} members have not announced themselves: ranks {_ranks(waiting)}")
+    survivors = [each for each in current.members if each.id in situation.said and each.id not in lost]
+    able = [each for each in survivors if situation.said[each.id].has_state]
+    if not able:
+        return _first(situation, rules, current.number + 1)
+    refusal = _refusal(situation, current, survivors, lost)
+    if refusal is not None:
+        return refusal
+    newcomers = _newcomers(situation, current)
+    members = [*survivors, *newcomers]
+    if len(members) < rules.min_members:
+        return Wait("too few members are left", missing=rules.min_members - len(members))
+    return _next(situation, current.number + 1, members)
+
+
+def _next(situation: Situation, number: int, members: list[Member]) -> Generation:
+    said = situation.said
+    digest = said[members[0].id].digest
+    step = max(said[each.id].step for each in members if said[each.id].has_state)
+    facts = next((said[each.id].facts for each in members if said[each.id].step == step and said[each.id].facts), ())
+    stateless, sources, done = [], [], {}
+    for each in members:
+        announcement = said[each.id]
+        catches_up = announcement.is_complete and announcement.step == step - 1 and bool(facts)
+        if not announcement.has_state or (announcement.step != step and not catches_up):
+            stateless.append(each.id)
+        elif announcement.step == step:
+            sources.append(each.id)
+            if announcement.done:
+                done[each.id] = announcement.done
+    return Generation(
+        number=number,
+        members=tuple(members),
+        step=step,
+        stateless=tuple(stateless),
+        sources=tuple(sources),
+        done=done,
+        facts=facts,
+        digest=digest,
+    )
+
+
+def _first(situation: Situation, rules: Rules, number: int) -> Wait | Generation:
+    """Nobody has a state: all begin together, in the order of their ranks."""
+    members = sorted((each.member for each in situation.said.values()), key=lambda each: (each.rank, each.id))
+    members = [each for each in members if each.id in situation.here]
+    if len(members) < rules.min_members:
+        return Wait("the training waits for members", missing=rules.min_members - len(members))
+    if len(members) < (rules.expected or rules.min_members) and situation.waited_s < rules.gather_s:
+        return Wait("the training waits for all that the launcher starts")
+    source = max(members, key=lambda each: situation.said[each.id].saved_step)  # of equals the first
+    stateless = tuple(each.id for each in members if each is not source)
+    return Generation(
+        number=number,
+        members=tuple(members),
+        stateless=stateless,
+        sources=(source.id,),
+        is_restart=True,
+        digest=situation.said[source.id].digest,
+    )
+
+
+def differences(mine: str, theirs: str) -> list[str]:
+    """Return which parts of two digests of settings differ. A digest is ``part=hash;part=hash``."""
+    one, other = (dict(part.split("=", 1) for part in each.split(";") if part) for each in (mine, theirs))
+    return [part for part in one.keys() | other.keys() if one.get(part) != other.get(part)] if theirs and mine else []
+
+
+def _newcomers(situation: Situation, current: Generation) -> list[Member]:
+    old = {each.id for each in current.members}
+    come = [each.member for each in situation.said.values() if each.member.id not in old]
+    return sorted((each for each in come if each.id in situation.here), key=lambda each: (each.rank, each.id))
+
+
+def _lost(situation: Situation) -> dict[str, LostMember]:
+    """Return who is out. What a member says that is out itself does not count."""
+    assert situation.current is not None
+    lost: dict[str, LostMember] = {}
+    for member in situation.current.members:
+        announcement = situation.said.get(member.id)
+        if announcement is None or member.id in lost:
+            continue
+        for each in announcement.lost:
+            if each.id != member.id:
+                lost.setdefault(each.id, each)
+    return lost
+
+
+def _still_to_come(situation: Situation, lost: Mapping[str, LostMember]) -> list[Member]:
+    current = situation.current
+    assert current is not None
+    may_be_late = current.was_restored and situation.waited_s < ANNOUNCED_LATE_S
+    return [
+        each
+        for each in current.members
+        if each.id not in lost
+        and each.id not in situation.said
+        and (each.id in situation.here or may_be_late)
+        and each.id not in situation.silent
+    ]
+
+
+def _refusal(
+    situation: Situation, current: Generation, survivors: list[Member], lost: Mapping[str, LostMember]
+) -> Wait | None:
+    """Return why these must not go on, if they might not be the only ones that do."""
+    left = {each.id for each in survivors}
+    hosts = {each.host for each in survivors}
+    doubtful = [each for each in current.members if each.id not in left and not _is_proven(each, lost, hosts)]
+    if not doubtful or situation.is_confirmed:
+        return None
+    where = f"ranks {_ranks(doubtful)} cannot be reached and may go on elsewhere"
+    if situation.is_confirmed is False:
+        return Wait(f"{where}; the launcher has not confirmed yet that this side goes on")
+    electorate = [each for each in current.members if each.id in left or each in doubtful]
+    if 2 * len(survivors) > len(electorate):
+        return None
+    if 2 * len(survivors) == len(electorate) and electorate[0].id in left:
+        return None
+    return Wait(f"{where}; this side has {len(survivors)} of {len(electorate)} members, which is no majority")
+
+
+def _is_proven(member: Member, lost: Mapping[str, LostMember], hosts: set[str]) -> bool:
+    if member.host in hosts:  # the kernel of a host that is with us has seen its end, or tells it that it is out
+        return True
+    loss = lost.get(member.id)
+    return loss is not None and loss.is_proven
+
+
+def _ranks(members: list[Member]) -> str:
+    return ", ".join(str(each.rank) for each in members)

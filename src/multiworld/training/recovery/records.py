@@ -1,0 +1,98 @@
+"""What members of a training write into the store, and read there: who is there, what they have, who goes on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...wire.messages import message, sparse
+from ..engine.facts import Facts
+
+
+@message("present")
+@dataclass(frozen=True, kw_only=True)
+class Presence:
+    """A process is there: its key ends with it. ``beat`` grows while it is in no world."""
+
+    id: str
+    beat: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One process of the training. ``rank``: the launcher's, or what ``join`` was given. ``host``: which machine."""
+
+    id: str
+    rank: int
+    host: str
+    pid: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostMember:
+    """Whom a member has lost, and why: ``cause`` is the name of the error class. ``is_proven``: it can't go on alone.
+
+    Proven is what has died, left, or is stopped or silent on the same host: it will learn that it is out before it can
+    do anything. A host that cannot be reached may go on without us.
+    """
+
+    id: str
+    cause: str
+    detail: str = ""
+    is_proven: bool = True
+
+
+@message("announcement")
+@sparse
+@dataclass(frozen=True, kw_only=True)
+class Announcement:
+    """A member wants to be in the next generation. It stands below the number of the present one.
+
+    ``step``: the next step that it has to do. ``done``: its finished micro-batches of that step. ``has_state``: False
+    of a newcomer. ``facts``: those of step ``step - 1``, if it heard them all. ``is_complete``: all members' gradients
+    of ``step`` are there, but not all facts. ``digest``: of the settings that must be equal. ``saved_step``: that of
+    the newest checkpoint which it can read, -1 without one. ``raised``: the program ended with this error there (type
+    and message), ``traceback`` with it.
+    """
+
+    member: Member
+    step: int = 0
+    done: tuple[int, ...] = ()
+    has_state: bool = True
+    is_complete: bool = False
+    facts: tuple[Facts, ...] = ()
+    lost: tuple[LostMember, ...] = ()
+    digest: str = ""
+    saved_step: int = -1
+    raised: str = ""
+    traceback: str = ""
+
+
+@message("generation")
+@sparse
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """Who goes on together. Whoever writes it first, decides.
+
+    ``step``: the step that comes next. ``stateless``: the ids of those members that have to get the state first, from
+    ``sources``.
+    ``done``: finished micro-batches of ``step``, by id. ``facts``: of step ``step - 1``, for members that had all
+    gradients of it, and not all facts. ``is_restart``: nobody has any state, so all begin from a checkpoint or anew.
+    ``was_restored``: it was put into a new store from memory, so its members may still have to come there.
+    ``digest``: of the settings of all members.
+    """
+
+    number: int
+    members: tuple[Member, ...]
+    step: int = 0
+    stateless: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    done: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    facts: tuple[Facts, ...] = ()
+    is_restart: bool = False
+    was_restored: bool = False
+    digest: str = ""
+
+    def place_of(self, member: str) -> int:
+        """Return the rank of a member in this generation's world; -1 if it is not in it."""
+        return next((place for place, each in enumerate(self.members) if each.id == member), -1)

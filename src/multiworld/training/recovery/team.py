@@ -1,0 +1,171 @@
+"""The world of the present generation, and how the next one comes: agree, then form."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ...errors import (
+    JoinError,
+    PeerDiedError,
+    PeerLeftError,
+    PeerSilentError,
+    PeerStoppedError,
+    PeerUnreachableError,
+    StoreError,
+    WorldBrokenError,
+)
+from ...wire.progress.operation import Operation
+from ...wire.progress.waiting import wait_blocking
+from ...world.joining.join_request import check_request
+from ...world.manager import WorldManager
+from ...world.state import WorldState
+from ...world.world import World
+from .membership import Membership, new_member
+from .records import Announcement, Generation, LostMember
+
+logger = logging.getLogger(__name__)
+
+FORM_S = 5.0  # a member that takes longer is looked at again
+WATCH_S = 0.02
+LEAVE_S = 1.0
+LOSSES = (PeerDiedError, PeerLeftError, PeerStoppedError, PeerSilentError, PeerUnreachableError)
+PROVEN = (PeerDiedError, PeerLeftError, PeerStoppedError)
+
+Phase = Callable[[str, float], None]
+"""Hears the name of a phase of a recovery that ended, and how long it took, in seconds."""
+
+
+class Team:
+    """Which members this one works with. Belongs to one thread."""
+
+    def __init__(self, manager: WorldManager, membership: Membership, *, name: str, backend: str, store: str | None):
+        self.membership = membership
+        self._manager, self._name, self._backend, self._store = manager, name, backend, store
+        self._world: World | None = None
+        self._generation: Generation | None = None
+        self.lost: tuple[LostMember, ...] = ()
+        """Whom this member has lost of the present generation."""
+
+    @property
+    def world(self) -> World:
+        assert self._world is not None, "the team has no world yet"
+        return self._world
+
+    @property
+    def generation(self) -> Generation:
+        assert self._generation is not None, "the team has no generation yet"
+        return self._generation
+
+    @property
+    def place(self) -> int:
+        """This member's rank in the world."""
+        return self.generation.place_of(self.membership.member.id)
+
+    @property
+    def stands(self) -> bool:
+        return self._world is not None and self._world.state is WorldState.ACTIVE
+
+    def is_alone(self) -> bool:
+        return len(self.generation.members) == 1
+
+    def note(self, error: WorldBrokenError) -> None:
+        """The world broke: remember who is lost, if anybody is. A rank that gave it up itself will announce itself."""
+        if isinstance(error, LOSSES) and 0 <= error.rank < len(self.generation.members):
+            member = self.generation.members[error.rank]
+            lost = LostMember(
+                id=member.id, cause=type(error).__name__, detail=error.cause, is_proven=isinstance(error, PROVEN)
+            )
+            self.lost = (*(each for each in self.lost if each.id != member.id), lost)
+
+    def leaves(self, places: Sequence[int]) -> None:
+        """These members go by what was agreed."""
+        members = [self.generation.members[place] for place in places]
+        self.lost += tuple(
+            LostMember(id=each.id, cause="PeerLeftError", detail="it was asked to go") for each in members
+        )
+
+    def advance(self, announce: Callable[[], Announcement], phase: Phase) -> Generation:
+        """Agree on the next generation and form its world. The old world is over afterwards.
+
+        Raises ExcludedError if the others went on without this member, and what ``Membership.agree`` raises.
+        """
+        while True:
+            began = time.monotonic()
+            generation = self.membership.agree(
+                lambda: replace(announce(), lost=self.lost), world_stands=lambda: self.stands
+            )
+            phase("agree", time.monotonic() - began)
+            began = time.monotonic()
+            self._generation, self.lost = generation, ()
+            try:
+                world = self._form(generation)
+            except (JoinError, WorldBrokenError, StoreError) as error:
+                logger.info("generation %d of training %r was not formed: %s", generation.number, self._name, error)
+                continue
+            phase("form", time.monotonic() - began)
+            self._replace(world)
+            self.membership.settled()
+            world.on_broken(self.membership.beat)
+            return generation
+
+    def _form(self, generation: Generation) -> World:
+        request = check_request(
+            f"{self._name}.{generation.number}",
+            generation.place_of(self.membership.member.id),
+            len(generation.members),
+            self._store,
+            self._backend,
+            FORM_S,
+            None,
+            False,
+        )
+        joining = self._manager.start_join(request)
+        settled = threading.Event()
+        joining.add_callback(lambda _: settled.set())
+        try:
+            while not settled.wait(WATCH_S):
+                self._watch(generation, joining)
+            return joining.result()
+        except BaseException:
+            joining.cancel(JoinError(self._name, "it was given up"))
+            raise
+
+    def _watch(self, generation: Generation, joining: Operation[World]) -> None:
+        """Give the join up if a member has ended meanwhile, which nobody else notices before there is a world."""
+        prefix = f"{self.membership.prefix}present/"
+        found = wait_blocking(self.membership.store.entries(prefix))
+        gone = [each for each in generation.members if prefix + each.id not in found]
+        if gone and not joining.done:
+            ended = LostMember(
+                id=gone[0].id, cause="PeerDiedError", detail="it ended before its world stood", is_proven=False
+            )
+            self.lost = (*self.lost, ended)
+            joining.cancel(JoinError(self._name, f"rank {gone[0].rank} ended meanwhile"))
+
+    def _replace(self, world: World) -> None:
+        old, self._world = self._world, world
+        if old is not None:
+            if old.state is WorldState.ACTIVE:
+                old.blocking.leave(LEAVE_S)
+            else:
+                old.abort()
+
+    def become_newcomer(self) -> None:
+        """The others went on without this member: it comes back as another one."""
+        old = self.membership.member
+        self.membership.become(new_member(old.rank, old.host))
+        if self._world is not None:
+            self._world.abort()
+        self._generation, self.lost = None, ()
+
+    def close(self, *, gracefully: bool) -> None:
+        world, self._world = self._world, None
+        if world is not None:
+            if gracefully and world.state is WorldState.ACTIVE:
+                world.blocking.leave(LEAVE_S)
+            else:
+                world.abort()

@@ -1,0 +1,159 @@
+"""Give a newcomer the state: from several sources at once, in the background, checked by hash.
+
+Each source copies its share of the bytes between two steps, and sends it while the training goes on. The first source
+also sends what is no tensor. Tags below ``TAG`` are the program's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...channel.base import Payload
+from ...wire.progress.operation import Operation
+from ...world.world import World
+from ..errors import TrainingError
+from .state_parts import Part, bytes_of, empty_bytes, pack, put_together, share_out, take_apart, tensor_of, unpack
+
+TAG = 1 << 20
+CHUNK_BYTES = 16 << 20
+
+
+class DamagedStateError(TrainingError):
+    """What came from a source is not what it sent. Fields: ``source`` (its rank in the world), ``generation``."""
+
+    def __init__(self, source: int, generation: int) -> None:
+        super().__init__(source, generation)
+        self.source, self.generation = source, generation
+
+    def __str__(self) -> str:
+        return f"the state from rank {self.source} of generation {self.generation} was damaged on the way"
+
+
+class Sending:
+    """The share of one source, on its way to the newcomers of a world. Make it between two steps."""
+
+    def __init__(self, world: World, state: Any, sources: Sequence[int], newcomers: Sequence[int]) -> None:
+        tensors, rest = take_apart(state)
+        flat = [bytes_of(each) for each in tensors]
+        shares = share_out([each.numel() for each in flat], len(sources))
+        mine = shares[sources.index(world.rank)]
+        copy = [flat[part.index][part.begin : part.end].cpu().clone() for part in mine]
+        self.size_bytes = sum(each.numel() for each in copy)
+        data = torch.cat(copy) if copy else empty_bytes(0)
+        header: dict[str, Any] = {"parts": [(part.index, part.begin, part.end) for part in mine]}
+        if world.rank == sources[0]:
+            header["rest"] = rest
+            header["tensors"] = [_description(each) for each in tensors]
+        self._operations: list[Operation[None]] = []
+        header["digest"] = _digest(data)
+        packed = pack(header)
+        for newcomer in newcomers:
+            self._operations.append(world.start_send_tensors([packed], newcomer, TAG, None))
+            for begin in range(0, data.numel(), CHUNK_BYTES):
+                chunk = data[begin : begin + CHUNK_BYTES]
+                self._operations.append(world.start_send_tensors([chunk], newcomer, TAG, None))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all was sent, or cannot be any more."""
+        return all(each.done for each in self._operations)
+
+
+class Receiving:
+    """The state on its way here. ``poll`` now and then; ``state`` once it returns True."""
+
+    def __init__(self, world: World, sources: Sequence[int]) -> None:
+        self._world, self._sources = world, list(sources)
+        self._began = time.monotonic()
+        self._shares = [_Share(world, source) for source in sources]
+
+    @property
+    def num_sources(self) -> int:
+        return len(self._sources)
+
+    @property
+    def took_s(self) -> float:
+        return time.monotonic() - self._began
+
+    def poll(self) -> bool:
+        """Whether all is here. Raises the world's error, DamagedStateError."""
+        polls = [share.poll() for share in self._shares]  # of each, not up to the first that is not whole
+        return all(polls)
+
+    def wait(self) -> None:
+        while not self.poll():
+            for share in self._shares:
+                share.wait()
+
+    def state(self, templates: Any) -> tuple[Any, int]:
+        """Return the state and its size in bytes. ``templates``: a state of this process, for DTensors."""
+        first = self._shares[0].header
+        own, _ = take_apart(templates)
+        described = first["tensors"]
+        data = [empty_bytes(size) for size, *_ in described]
+        for share in self._shares:
+            share.fill(data)
+        is_like = len(own) == len(described)
+        tensors = [
+            tensor_of(each, getattr(torch, dtype), shape, own[index] if is_like and is_sharded else None)
+            for index, (each, (_, dtype, shape, is_sharded)) in enumerate(zip(data, described, strict=True))
+        ]
+        return put_together(first["rest"], tensors), sum(each.numel() for each in data)
+
+
+class _Share:
+    def __init__(self, world: World, source: int) -> None:
+        self._world, self._source = world, source
+        self._operation: Operation[Payload] = world.start_recv_tensors(source, TAG, None)
+        self._chunks: list[Tensor] = []
+        self._num_missing = 0
+        self.header: dict[str, Any] = {}
+        self._is_whole = False
+
+    def wait(self) -> None:
+        if not self._is_whole:
+            self._world.wait_thread(self._operation, self._source, None)
+
+    def poll(self) -> bool:
+        while not self._is_whole and self._operation.done:
+            payload = self._operation.result()
+            assert isinstance(payload, list)
+            if not self.header:
+                self.header = unpack(payload[0])
+                self._num_missing = sum(end - begin for _, begin, end in self.header["parts"])
+            else:
+                self._chunks.append(payload[0])
+                self._num_missing -= payload[0].numel()
+            if self._num_missing > 0:
+                self._operation = self._world.start_recv_tensors(self._source, TAG, None)
+                continue
+            data = torch.cat(self._chunks) if self._chunks else empty_bytes(0)
+            if _digest(data) != self.header["digest"]:
+                raise DamagedStateError(self._source, self._world.generation)
+            self._chunks = [data]
+            self._is_whole = True
+        return self._is_whole
+
+    def fill(self, tensors: Sequence[Tensor]) -> None:
+        position = 0
+        for part in (Part(*each) for each in self.header["parts"]):
+            size = part.end - part.begin
+            tensors[part.index][part.begin : part.end] = self._chunks[0][position : position + size]
+            position += size
+
+
+def _description(tensor: Tensor) -> tuple[int, str, tuple[int, ...], bool]:
+    data = bytes_of(tensor)
+    is_sharded = hasattr(tensor, "to_local")
+    shape = tuple(tensor.to_local().shape) if is_sharded else tuple(tensor.shape)  # type: ignore[attr-defined]
+    return data.numel(), str(tensor.dtype).removeprefix("torch."), shape, is_sharded
+
+
+def _digest(data: Tensor) -> str:
+    return hashlib.blake2b(data.numpy().data, digest_size=16).hexdigest() if data.numel() else ""
