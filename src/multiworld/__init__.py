@@ -41,7 +41,7 @@ from .events import Event, PeerLost, PeerSuspected, WorldBroken, WorldFormed, Wo
 if TYPE_CHECKING:
     from torch.distributed import ReduceOp
 
-    from . import serving
+    from . import serving, training
     from .channel.base import ChannelContext, ChannelStatistics, ChannelSupport, DataChannel
     from .compat.communicator import WorldCommunicator
     from .compat.in_torch import install_in_torch
@@ -102,6 +102,7 @@ __all__ = [
     "WorldStatistics",
     "install_in_torch",
     "serving",
+    "training",
 ]
 
 _LAZY = {  # these import torch, which takes a second: `multiworld --help` must not
@@ -129,8 +130,8 @@ def __getattr__(name: str) -> Any:
         from importlib import metadata  # takes as long to import as all that is imported above
 
         return metadata.version("multiworld")
-    if name == "serving":
-        return importlib.import_module(".serving", __name__)
+    if name in ("serving", "training"):
+        return importlib.import_module(f".{name}", __name__)
     module = _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,16 +18,18 @@ from ...wire.messages import message, sparse
 class Facts:
     """Of one member, at the end of one step, before its optimizer runs.
 
-    ``done``: the micro-batches that it has computed. ``values``: what the program recorded, for each of ``done`` in that
-    order. ``seconds``: its own time by part, until it handed its gradients over. ``digests``: by name, of what must be
-    equal on all members now. ``is_leaving``: it was asked to go, and does so after this step. ``newcomers``: ids of
-    processes that wait to be admitted, as far as it knows. ``is_ready``: it has the state, and may be given
-    micro-batches. ``save``: a checkpoint after this step was asked for.
+    ``done``: the micro-batches that it has computed. ``values``: what the program recorded, for each of ``done`` in
+    that order; what is not finite is text (``"nan"``, ``"inf"``, ``"-inf"``), which ``float`` reads, too. ``seconds``:
+    its own time by part, until it handed its gradients over. ``digests``: by name, of what must be equal on all members
+    now. ``is_leaving``: it was asked to go, and does so after this step. ``newcomers``: ids of processes that wait to
+    be admitted, as far as it knows. ``is_ready``: it has the state, and may be given micro-batches. ``save``: a
+    checkpoint after this step was asked for. ``unused``: parameters without a gradient here; ``changed``: buffers that
+    a forward has changed here; by index.
     """
 
     step: int
     done: tuple[int, ...] = ()
-    values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    values: Mapping[str, tuple[float | str, ...]] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
     is_leaving: bool = False
@@ -35,3 +37,5 @@ class Facts:
     is_ready: bool = True
     is_finite: bool = True
     save: bool = False
+    unused: tuple[int, ...] = ()
+    changed: tuple[int, ...] = ()

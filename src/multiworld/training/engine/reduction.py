@@ -1,0 +1,188 @@
+"""Reduce the gradients of a step over the members of a world: as one sum, or over the canonical tree (``exact``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ...channel.base import ReduceOp
+from ...wire.progress.operation import Operation
+from ...world.world import World
+from .gradients import FlatBucket
+from .tree import Node, Summation, nodes_of, sum_up
+
+
+class Reduction(Protocol):
+    """How buckets become equal on all members. ``launch`` is called for each bucket, in the same order on all."""
+
+    def begin_step(self, buckets: Sequence[FlatBucket], num_micro_batches: int) -> None:
+        """No micro-batch is finished; ``buckets`` are all of this step."""
+
+    def begin_micro_batch(self) -> None: ...
+
+    def end_micro_batch(self, micro_batch: int, buckets: Collection[int]) -> None:
+        """It is finished, in these buckets: the sums there hold it."""
+
+    def use(self, world: World, shares: Sequence[Collection[int]]) -> None:
+        """Reduce in this world, whose rank i has the micro-batches ``shares[i]``. What was launched before is void."""
+
+    def launch(self, bucket: int) -> None: ...
+
+    def wait(self) -> None:
+        """Launch what was not, wait for all, and make means of the sums. Raises the world's error."""
+
+
+class _Launching:
+    """What both have in common: which buckets are under way in which world."""
+
+    def __init__(self) -> None:
+        self.buckets: Sequence[FlatBucket] = ()
+        self._num_micro_batches = 1
+        self._world: World | None = None
+        self._operations: list[Operation[None]] = []
+
+    @property
+    def world(self) -> World:
+        assert self._world is not None, "a reduction needs a world"
+        return self._world
+
+    def _wait(self, operation: Operation[None]) -> None:
+        self.world.wait_thread(operation, None, None)
+
+
+class SumReduction(_Launching):
+    """An all-reduce for each bucket: the fastest. Its rounding depends on the number of members."""
+
+    def begin_step(self, buckets: Sequence[FlatBucket], num_micro_batches: int) -> None:
+        self.buckets, self._num_micro_batches = buckets, num_micro_batches
+        self._operations = []
+
+    def begin_micro_batch(self) -> None:
+        pass  # backward adds to the sums
+
+    def end_micro_batch(self, micro_batch: int, buckets: Collection[int]) -> None:
+        pass
+
+    def use(self, world: World, shares: Sequence[Collection[int]]) -> None:
+        self._world, self._operations = world, []
+        self._num_micro_batches = sum(map(len, shares))
+
+    def launch(self, bucket: int) -> None:
+        flat = self.buckets[bucket]
+        flat.reduced.copy_(flat.sums)
+        self._operations.append(self.world.start_all_reduce(flat.reduced, ReduceOp.SUM, None))
+
+    def wait(self) -> None:
+        for bucket in range(len(self._operations), len(self.buckets)):
+            self.launch(bucket)
+        for operation in self._operations:
+            self._wait(operation)
+        for flat in self.buckets:
+            flat.reduced.div_(self._num_micro_batches)
+
+
+class TreeReduction(_Launching):
+    """The sum over the canonical tree (see ``tree``): the same bits whoever computes which micro-batch.
+
+    Every rank sums up one shard of each bucket, of which it gets all ranks' subtrees, and hands the result to all.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._num_leaves = 1
+        self._partial: list[dict[Node, Tensor]] = []
+        self._summations: list[Summation] = []
+        self._free: list[list[Tensor]] = []
+        self._nodes: list[list[Node]] = []
+        self._received: list[list[Tensor]] = []
+        self._missing: Collection[int] = ()
+
+    def begin_step(self, buckets: Sequence[FlatBucket], num_micro_batches: int) -> None:
+        if len(self._free) != len(buckets):
+            self._free = [[] for _ in buckets]
+        else:
+            for free, partial in zip(self._free, self._partial, strict=False):
+                free.extend(partial.values())
+        self.buckets, self._num_leaves = buckets, num_micro_batches
+        self._partial = [{} for _ in buckets]
+        self._summations = [Summation(num_micro_batches) for _ in buckets]
+
+    def begin_micro_batch(self) -> None:
+        for flat in self.buckets:
+            flat.sums.zero_()
+
+    def end_micro_batch(self, micro_batch: int, buckets: Collection[int]) -> None:
+        for number in buckets:
+            flat, partial, free = self.buckets[number], self._partial[number], self._free[number]
+            value = free.pop() if free and free[-1].shape == flat.sums.shape else torch.empty_like(flat.sums)
+            partial[(0, micro_batch)] = value.copy_(flat.sums)
+            self._summations[number].add(micro_batch, _adder(partial, free), _renamer(partial))
+
+    def use(self, world: World, shares: Sequence[Collection[int]]) -> None:
+        self._world, self._operations, self._received = world, [], []
+        self._nodes = [nodes_of(share, self._num_leaves) for share in shares]
+        self._num_micro_batches = sum(map(len, shares))
+        if self._num_micro_batches != self._num_leaves:  # given up by the job's choice: no tree of all of them
+            raise ValueError("exact=True needs a constant global batch")
+
+    def launch(self, bucket: int) -> None:
+        world, flat = self.world, self.buckets[bucket]
+        shard = _shard_size(flat, world.world_size)
+        mine = self._partial[bucket]
+        padded = [_padded(mine[node], shard * world.world_size) for node in self._nodes[world.rank]]
+        sends = []
+        for rank in range(world.world_size):
+            parts = [each[rank * shard : (rank + 1) * shard] for each in padded]
+            sends.append(torch.cat(parts) if parts else flat.sums.new_empty(0))
+        receives = [flat.sums.new_empty(len(nodes) * shard) for nodes in self._nodes]
+        self._received.append(receives)
+        self._operations.append(world.start_all_to_all(receives, sends, None))
+
+    def wait(self) -> None:
+        for bucket in range(len(self._operations), len(self.buckets)):
+            self.launch(bucket)
+        gathering = []
+        for number, operation in enumerate(self._operations):
+            self._wait(operation)
+            gathering.append(self._gather(number))
+        for flat, (operation, whole) in zip(self.buckets, gathering, strict=True):
+            self._wait(operation)
+            flat.reduced.copy_(whole[: flat.reduced.numel()])
+            flat.reduced.div_(self._num_leaves)
+
+    def _gather(self, bucket: int) -> tuple[Operation[None], Tensor]:
+        world, flat = self.world, self.buckets[bucket]
+        shard = _shard_size(flat, world.world_size)
+        values: dict[Node, Tensor] = {}
+        for nodes, received in zip(self._nodes, self._received[bucket], strict=True):
+            values.update(zip(nodes, torch.split(received, shard) if nodes else (), strict=True))
+        total = sum_up(values, self._num_leaves, torch.add)
+        whole = flat.sums.new_empty(shard * world.world_size)
+        return world.start_all_gather(list(torch.split(whole, shard)), total.contiguous(), None), whole
+
+
+def _shard_size(flat: FlatBucket, num_members: int) -> int:
+    return -(-flat.sums.numel() // num_members)
+
+
+def _padded(value: Tensor, num_elements: int) -> Tensor:
+    return value if value.numel() == num_elements else torch.nn.functional.pad(value, (0, num_elements - value.numel()))
+
+
+def _adder(partial: dict[Node, Tensor], free: list[Tensor]) -> Callable[[Node, Node, Node], None]:
+    def combine(parent: Node, left: Node, right: Node) -> None:
+        value, other = partial.pop(left), partial.pop(right)
+        partial[parent] = value.add_(other)
+        free.append(other)
+
+    return combine
+
+
+def _renamer(partial: dict[Node, Tensor]) -> Callable[[Node, Node], None]:
+    def rename(parent: Node, child: Node) -> None:
+        partial[parent] = partial.pop(child)
+
+    return rename

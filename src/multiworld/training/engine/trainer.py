@@ -1,0 +1,617 @@
+"""Compute the steps of a training: micro-batches, reduction, commit, and what follows when a member is lost."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ...errors import WorldBrokenError, WorldClosedError
+from ..data.base import StepLoader
+from ..data.dealing import deal
+from ..errors import PoisonedStepError, StepError, TrainingError
+from ..recovery.membership import ExcludedError
+from ..recovery.records import Announcement, Generation, Member
+from ..recovery.team import Team
+from ..recovery.transfer import DamagedStateError, Receiving, Sending
+from ..state import TrainingState
+from .buffers import Buffers
+from .commit import exchange
+from .decision import Outcome, decide
+from .facts import Facts
+from .gradients import FlatBucket, Gradients
+from .reduction import Reduction
+from .step import Step, StepChange, StepPhase
+
+logger = logging.getLogger(__name__)
+
+MAX_TRIES = 3
+
+
+class RepeatStep(Exception):
+    """The present step cannot be ended on this member, which has to get the state anew. Ends the step's block."""
+
+
+class Observer(Protocol):
+    """Hears what happens; see ``events``. Called on the training thread; must be quick."""
+
+    def recovery_began(self, step: int, error: WorldBrokenError | None) -> None: ...
+
+    def recovery_phase(self, name: str, step: int, took_s: float) -> None: ...
+
+    def generation_began(self, before: Generation | None, now: Generation, step: int) -> None: ...
+
+    def state_received(self, step: int, size_bytes: int, sources: int, took_s: float) -> None: ...
+
+    def step_committed(self, step: Step, generation: Generation, facts: Sequence[Facts], outcome: Outcome) -> None:
+        """All members have complete gradients; the optimizers have not run yet."""
+
+    def step_applied(self, step: Step) -> None:
+        """The step's block has ended: the state is that of the next step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerOptions:
+    """``batch``: what becomes of a lost member's micro-batches. ``seed``: of random numbers, when ``exact``."""
+
+    batch: str = "constant"
+    exact: bool = False
+    seed: int = 0
+    digest: str = ""
+
+
+@dataclass
+class _Queued:
+    """A step that counted while this member had no state yet: what it needs to apply it later."""
+
+    step: int
+    facts: list[Facts]
+    reduced: list[Tensor]
+    looked_at: frozenset[int] | None
+    outcome: Outcome
+
+
+@dataclass
+class _Progress:
+    """Of the present step, on this member."""
+
+    done: list[int] = field(default_factory=list)
+    values: dict[str, list[float]] = field(default_factory=dict)
+    present: dict[str, float] = field(default_factory=dict)
+    """What was recorded of the micro-batch that runs."""
+    is_complete: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
+    num_redone: int = 0
+
+
+class Trainer:
+    """One member's engine. It is the ``StepRunner`` of its steps. Belongs to the training thread."""
+
+    def __init__(
+        self,
+        team: Team,
+        state: TrainingState,
+        gradients: Gradients,
+        buffers: Buffers,
+        reduction: Reduction,
+        loader: StepLoader,
+        observer: Observer,
+        options: TrainerOptions,
+    ) -> None:
+        self.team, self.state, self.loader = team, state, loader
+        self._gradients, self._buffers, self._reduction = gradients, buffers, reduction
+        self._observer, self._options = observer, options
+        self._progress = _Progress()
+        self._facts: list[Facts] = []
+        """Of the step before the present one, of all members; empty if they were not heard."""
+        self._outcome = Outcome()
+        self._has_state = False
+        self._not_ready: frozenset[int] = frozenset()
+        self._shares: list[tuple[int, ...]] = []
+        self._share_of: dict[str, tuple[int, ...]] = {}
+        """As dealt first in this step, by member; what is given up under ``batch="drop"`` is the share of the lost."""
+        self._looked_at: frozenset[int] | None = None
+        self._receiving: Receiving | None = None
+        self._sendings: list[Sending] = []
+        self._queue: deque[_Queued] = deque()
+        self._replaying: _Queued | None = None
+        self._attempt = 0
+        self._redo_began: float | None = None
+        self._num_optimizer_steps = 0
+        self.saved_step: Callable[[], int] = lambda: -1
+        self.restart: Callable[[], None] = lambda: None
+        """Called on the member whose state all begin with: it loads the newest checkpoint, if there is one."""
+        self.is_leaving: Callable[[], bool] = lambda: False
+        self.own_facts: Callable[[int], Mapping[str, Any]] = lambda step: {}
+        """Further fields of this member's ``Facts``, from the parts that look after the training's health."""
+        self.may_skip_optimizer = False
+        self.step: Step | None = None
+        self.has_left = False
+        self.full_size = 1
+        """How many members there are when all are there."""
+        self._number = self._num_launched = 0
+        self._launch_failed = False
+        self._first_step = 0
+        """Since which this member knows how the program uses its parameters."""
+
+    # ---- the steps
+
+    def steps(self, total: int | None) -> Iterator[Step]:
+        """Yield each step until ``total`` are committed, the data is over, or this member leaves."""
+        self._join()
+        while not self._is_over(total):
+            if self._receiving is not None:
+                yield from self._catch_up(total)
+                if not self._has_state:
+                    continue
+            step = self._new_step(self.state.step)
+            yield step
+            if step.phase is StepPhase.NEW:
+                raise StepError(f"step {step.index} was not begun: write 'with step:' in the loop over job.steps()")
+            if step.phase is StepPhase.REPEATED:
+                self._attempt += 1
+                continue
+            self._attempt = 0
+            if self._between_steps(total):
+                return
+
+    def _is_over(self, total: int | None) -> bool:
+        return self._has_state and self._is_last(total)
+
+    def _is_last(self, total: int | None) -> bool:
+        """Whether no step is left to do, for those who have the state."""
+        limits = [each for each in (total, self.loader.num_steps) if each is not None]
+        return bool(limits) and self.state.step >= min(limits)
+
+    def _new_step(self, index: int) -> Step:
+        self.step = Step(self, index, self.loader.epoch_of(index), self._attempt)
+        return self.step
+
+    def _between_steps(self, total: int | None) -> bool:
+        """After a step: end, or admit newcomers and let members go. True: this member is done."""
+        self._sendings = [each for each in self._sendings if not each.is_done]
+        outcome = self._outcome
+        is_last = self._is_over(total)
+        if not (is_last or outcome.leaving or outcome.newcomers):
+            return False
+        try:
+            self.team.world.blocking.barrier()  # all know that the step counts, before anybody goes
+        except (WorldBrokenError, WorldClosedError) as error:
+            self._advance(error)
+            return self._between_steps(total) if is_last else False
+        if is_last:
+            return True
+        if self.team.place in outcome.leaving:
+            self.has_left = True
+            return True
+        if outcome.leaving:
+            self.team.leaves(sorted(outcome.leaving))
+        self._advance(None)
+        return False
+
+    # ---- the loop over micro-batches
+
+    def micro_batches(self, step: Step) -> Iterator[Any]:
+        if self._replaying is not None:
+            self._replay(step, self._replaying)
+            return
+        self._begin()
+        while True:
+            try:
+                yield from self._compute(step)
+                self._reduce()
+                facts = exchange(self.team.world, self._own_facts())
+            except (WorldBrokenError, WorldClosedError) as error:
+                heard = self._recover(error)
+                if heard is None:
+                    continue
+                facts = heard
+            self._commit(step, facts)
+            return
+
+    def _begin(self) -> None:
+        self._progress = _Progress()
+        self._num_optimizer_steps = 0
+        self._gradients.begin_step()
+        self._buffers.begin_step(self._looked_at)
+        self._reduction.begin_step(self._buckets, self.loader.num_micro_batches)
+        self._share_of = {}
+        self._deal({})
+
+    @property
+    def _buckets(self) -> list[FlatBucket]:
+        return [*self._gradients.buckets, *self._buffers.buckets]
+
+    def _deal(self, done: Mapping[int, Sequence[int]]) -> None:
+        """Share out what nobody has done; all members do so alike."""
+        members = self.team.generation.members
+        ready = [place for place in range(len(members)) if place not in self._not_ready]
+        if self._share_of and self._options.batch != "constant":
+            shares = {place: self._share_of.get(member.id, ()) for place, member in enumerate(members)}
+        else:
+            dealt = deal(self.loader.num_micro_batches, ready, done)
+            if self._options.batch == "shrink":
+                dealt = {place: share[: self._share_size] for place, share in dealt.items()}
+            shares = {place: (*done.get(place, ()), *dealt.get(place, ())) for place in range(len(members))}
+        self._shares = [tuple(shares[place]) for place in range(len(members))]
+        self._share_of = {member.id: share for member, share in zip(members, self._shares, strict=True)}
+        self._reduction.use(self.team.world, self._shares)
+
+    @property
+    def _share_size(self) -> int:
+        """How many micro-batches a member has when all are there (``batch="shrink"``)."""
+        return -(-self.loader.num_micro_batches // max(1, self.full_size))
+
+    def _compute(self, step: Step) -> Iterator[Any]:
+        progress = self._progress
+        todo = [each for each in self._shares[self.team.place] if each not in progress.done]
+        if not todo:
+            return
+        batches = self.loader.fetch(step.index, todo)
+        last, num_before = todo[-1], len(self._gradients.buckets)
+        try:
+            waited_from = time.perf_counter()
+            for number, batch in batches:
+                began = time.perf_counter()
+                _add(progress.seconds, "data", began - waited_from)
+                self._check_standing()
+                self._begin_micro_batch(number, may_overlap=number == last)
+                yield batch
+                self._gradients.end_micro_batch()
+                self._buffers.end_micro_batch()
+                self._reduction.end_micro_batch(number, range(self._num_launched, num_before))
+                self._reduction.end_micro_batch(number, range(num_before, len(self._buckets)))
+                progress.done.append(number)
+                for name, value in progress.present.items():
+                    progress.values.setdefault(name, []).append(value)
+                waited_from = time.perf_counter()
+                _add(progress.seconds, "compute", waited_from - began)
+        finally:
+            close = getattr(batches, "close", None)
+            if close is not None:
+                close()
+        if self._gradients.came_late:
+            raise StepError(
+                "a parameter got a gradient after the reduction of its bucket had begun: the program calls backward() "
+                "more often in this micro-batch than in those before. Call it equally often in each, or begin with the "
+                "larger number"
+            )
+
+    def _begin_micro_batch(self, number: int, *, may_overlap: bool) -> None:
+        self._progress.present = {}
+        self._num_launched = 0
+        self._launch_failed = False
+        if self._options.exact:
+            torch.manual_seed(_seed_of(self._options.seed, self.state.step, number))
+        self._buffers.begin_micro_batch()
+        self._reduction.begin_micro_batch()
+        learned = self.state.step > self._first_step and not self._gradients.used_twice
+        self._number = number
+        self._gradients.begin_micro_batch(self._launch if may_overlap and learned else None)
+
+    def _launch(self, bucket: int) -> None:
+        """In backward: this bucket's gradients are complete. What the world raises is raised after backward."""
+        self._reduction.end_micro_batch(self._number, (bucket,))
+        self._num_launched = bucket + 1
+        if not self._launch_failed:
+            try:
+                self._reduction.launch(bucket)
+            except (WorldBrokenError, WorldClosedError):
+                self._launch_failed = True
+
+    def _check_standing(self) -> None:
+        error = self.team.world.error
+        if error is not None:
+            raise error
+
+    def recorded(self, values: Mapping[str, float]) -> None:
+        self._progress.present.update(values)
+
+    # ---- reduce and commit
+
+    def _reduce(self) -> None:
+        began = time.perf_counter()
+        self._check_standing()
+        self._reduction.wait()
+        self._progress.is_complete = True
+        _add(self._progress.seconds, "wait", time.perf_counter() - began)
+
+    def _own_facts(self) -> Facts:
+        progress = self._progress
+        self.team.membership.look_for_newcomers()
+        values = {name: tuple(map(_number_for_json, each)) for name, each in progress.values.items()}
+        unused: set[int] = set()
+        if progress.done:
+            unused = set(range(len(self._gradients.parameters))) - self._gradients.used
+        return Facts(
+            step=self.state.step,
+            done=tuple(progress.done),
+            values=values,
+            seconds=progress.seconds,
+            is_leaving=self.is_leaving(),
+            newcomers=self.team.membership.newcomers if self.team.place == 0 else (),
+            is_ready=self._has_state,
+            unused=tuple(sorted(unused)),
+            changed=tuple(sorted(self._buffers.changed)),
+            **self.own_facts(self.state.step),
+        )
+
+    def _commit(self, step: Step, facts: list[Facts]) -> None:
+        """The step counts: give the program the gradients."""
+        self._count(facts)
+        outcome = self._outcome
+        step.values = outcome.values
+        step.num_samples = outcome.num_done * self.loader.micro_batch
+        self._gradients.apply(lambda index: index in outcome.unused)
+        self._buffers.apply()
+        if self._options.exact:
+            torch.manual_seed(_seed_of(self._options.seed, self.state.step, -1))
+        self._progress.is_complete = False
+        if self._redo_began is not None:
+            self._observer.recovery_phase("redo", step.index, time.monotonic() - self._redo_began)
+            self._redo_began = None
+        step.change(StepChange.COUNTED)
+        self._observer.step_committed(step, self.team.generation, facts, outcome)
+
+    def _count(self, facts: list[Facts]) -> None:
+        self._facts = facts
+        self._outcome = decide(facts)
+        self._not_ready = self._outcome.not_ready
+        self._looked_at = self._outcome.changed
+        self.state.step += 1
+
+    @property
+    def took_s(self) -> float:
+        """Since the present step was begun."""
+        return time.monotonic() - self._progress.began
+
+    @property
+    def num_redone(self) -> int:
+        """How many micro-batches of the present step were dealt a second time."""
+        return self._progress.num_redone
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        return self._progress.seconds
+
+    def optimizer_stepped(self) -> None:
+        self._num_optimizer_steps += 1
+
+    def check_optimizer(self) -> None:
+        """Raises StepError if an optimizer must not run now."""
+        if self.step is None or self.step.phase is not StepPhase.COMMITTED:
+            raise StepError(
+                "optimizer.step() was called before the step counted: call it inside of 'with step:', after the loop "
+                "over the step's micro-batches"
+            )
+
+    def step_ended(self, step: Step) -> None:
+        if not self._num_optimizer_steps and not self.may_skip_optimizer:
+            raise StepError(
+                f"step {step.index} ended without optimizer.step(), so its gradients would be lost. Call it after the "
+                "loop over the micro-batches"
+            )
+        self._replaying = None
+        self._observer.step_applied(step)
+
+    def step_failed(self, step: Step, error: BaseException) -> bool:
+        if isinstance(error, RepeatStep):
+            step.change(StepChange.BROKE)
+            return True
+        if isinstance(error, (WorldBrokenError, WorldClosedError)) and step.phase in (
+            StepPhase.OPEN,
+            StepPhase.COMPUTING,
+        ):  # of a world inside of the replica: what was computed may be half done
+            self._progress.done.clear()
+            self._buffers.undo()
+            self._advance(error)
+            step.change(StepChange.BROKE)
+            return True
+        if isinstance(error, Exception) and not isinstance(error, TrainingError):
+            self._tell_raised(step, error)
+        return False
+
+    def _tell_raised(self, step: Step, error: Exception) -> None:
+        """Have the other members end with the same error."""
+        import traceback
+
+        text = "".join(traceback.format_exception(error))[-4000:]
+        said = f"{type(error).__name__}: {error}"
+        membership = self.team.membership
+        announcement = Announcement(member=membership.member, step=step.index, raised=said, traceback=text)
+        tries = membership.num_tries(step.index)
+        membership.say_raised(announcement)
+        self.team.world.abort()
+        if tries >= MAX_TRIES:
+            samples = tuple(sample for batch in self.loader.samples(step.index) for sample in batch)
+            raise PoisonedStepError(step.index, tries, said, samples) from error
+
+    # ---- a loss
+
+    def _recover(self, error: WorldBrokenError | WorldClosedError) -> list[Facts] | None:
+        """Go on with those who are left. Returns the facts of the present step if it counts, else None."""
+        self._buffers.undo()
+        before = self.state.step
+        generation = self._advance(error)
+        if generation is None or (not self._has_state):
+            raise RepeatStep
+        if generation.step == before + 1:
+            return list(generation.facts)
+        return None
+
+    def _announcement(self) -> Announcement:
+        return Announcement(
+            member=self.team.membership.member,
+            step=self.state.step,
+            done=tuple(self._progress.done) if self._has_state and self._is_computing else (),
+            has_state=self._has_state,
+            is_complete=self._progress.is_complete and self._is_computing,
+            facts=tuple(self._facts) if self._has_state else (),
+            digest=self._options.digest,
+            saved_step=self.saved_step(),
+        )
+
+    @property
+    def _is_computing(self) -> bool:
+        return self.step is not None and self.step.phase is StepPhase.COMPUTING
+
+    def _join(self) -> None:
+        self._advance(None)
+
+    def _advance(self, error: WorldBrokenError | WorldClosedError | None) -> Generation | None:
+        """Form the next generation. None: this member is a newcomer in it, though it had the state before."""
+        before = None if self.team.membership.generation is None else self.team.generation
+        observer, number = self._observer, self.state.step
+        observer.recovery_began(number, error if isinstance(error, WorldBrokenError) else None)
+        if isinstance(error, WorldBrokenError):
+            self.team.note(error)
+        self._sendings.clear()
+        self._receiving = None
+        self._queue.clear()
+        was_excluded = False
+        while True:
+            try:
+                generation = self.team.advance(
+                    self._announcement, lambda name, took_s: observer.recovery_phase(name, number, took_s)
+                )
+                break
+            except ExcludedError:
+                logger.warning("the others went on without this member; it comes back as a newcomer")
+                was_excluded, self._has_state = True, False
+                self.team.become_newcomer()
+        self._begin_generation(generation)
+        observer.generation_began(before, generation, generation.step)
+        return None if was_excluded else generation
+
+    def _begin_generation(self, generation: Generation) -> None:
+        members, me = generation.members, self.team.membership.member.id
+        self._looked_at = None if not self._is_computing else self._looked_at
+        self._not_ready = frozenset() if generation.is_restart else _places(members, generation.stateless)
+        sources = sorted(_places(members, generation.sources))
+        newcomers = sorted(_places(members, generation.stateless))
+        if generation.is_restart:
+            self._begin_together(sources[0], newcomers)
+        elif me in generation.stateless:
+            self._has_state = False
+            self.state.step = generation.step
+            self._receiving = Receiving(self.team.world, sources)
+        elif newcomers and self.team.place in sources:
+            self._sendings.append(Sending(self.team.world, self.state.capture(), sources, newcomers))
+        if self._is_computing and self._has_state and generation.step == self.state.step:
+            done = {generation.place_of(each): numbers for each, numbers in generation.done.items()}
+            gone = self._share_of.keys() - {each.id for each in members}
+            if self._options.batch == "constant":
+                self._progress.num_redone += sum(len(self._share_of[each]) for each in gone)
+            self._progress.is_complete = False
+            self._redo_began = time.monotonic()
+            self._deal(done)
+
+    def _begin_together(self, source: int, newcomers: list[int]) -> None:
+        """Nobody had any state: one member loads it, and all begin with it."""
+        world = self.team.world
+        if self.team.place == source:
+            self.restart()
+            if newcomers:
+                sending = Sending(world, self.state.capture(), [source], newcomers)
+                self._sendings.append(sending)
+        else:
+            receiving = Receiving(world, [source])
+            receiving.wait()
+            self._take(receiving)
+        self._has_state = True
+        self._first_step = self.state.step
+
+    def _take(self, receiving: Receiving) -> None:
+        state, size_bytes = receiving.state(self.state.capture())
+        self.state.restore(state)
+        self._observer.state_received(self.state.step, size_bytes, receiving.num_sources, receiving.took_s)
+
+    # ---- a newcomer
+
+    def _catch_up(self, total: int | None) -> Iterator[Step]:
+        """Take part without micro-batches until the state is here, then apply what counted meanwhile."""
+        receiving = self._receiving
+        assert receiving is not None
+        self.step = None
+        try:
+            while not receiving.poll():
+                if not self._is_last(total):
+                    self._shadow()
+                    outcome = self._outcome
+                    if not (outcome.leaving or outcome.newcomers) and not self._is_last(total):
+                        continue
+                self.team.world.blocking.barrier()  # as the others do, see _between_steps
+                if not self._is_last(total):
+                    self.team.leaves(sorted(outcome.leaving))
+                    self._advance(None)
+                    return
+                receiving.wait()
+        except (WorldBrokenError, WorldClosedError) as error:
+            self._advance(error)
+            return
+        except DamagedStateError as error:
+            logger.warning("%s; it is asked for again", error)
+            self.team.world.abort()
+            self._advance(None)
+            return
+        self._take(receiving)
+        self._receiving = None
+        while self._queue:
+            self._replaying = self._queue.popleft()
+            step = self._new_step(self.state.step)
+            yield step
+            if step.phase is not StepPhase.OVER:
+                raise StepError(f"step {step.index} was not applied: write 'with step:' in the loop over job.steps()")
+        self._has_state = True
+        self._first_step = self.state.step
+
+    def _shadow(self) -> None:
+        """Take part in a step with nothing of its own, and keep what it gave."""
+        looked_at = self._looked_at
+        self._begin()
+        self._reduction.wait()
+        facts = exchange(self.team.world, self._own_facts())
+        step = self.state.step
+        self._count(facts)
+        reduced = [bucket.reduced.clone() for bucket in self._buckets]
+        self._queue.append(_Queued(step, facts, reduced, looked_at, self._outcome))
+
+    def _replay(self, step: Step, queued: _Queued) -> None:
+        self._gradients.begin_step()
+        self._buffers.begin_step(queued.looked_at)
+        self._num_optimizer_steps = 0
+        for bucket, reduced in zip(self._buckets, queued.reduced, strict=True):
+            bucket.reduced.copy_(reduced)
+        self._progress = _Progress()
+        self.state.step = queued.step
+        self._commit(step, queued.facts)
+
+    def close(self) -> None:
+        self._gradients.close()
+
+
+def _places(members: Sequence[Member], ids: Sequence[str]) -> frozenset[int]:
+    return frozenset(place for place, each in enumerate(members) if each.id in ids)
+
+
+def _add(seconds: dict[str, float], part: str, took_s: float) -> None:
+    seconds[part] = seconds.get(part, 0.0) + took_s
+
+
+def _number_for_json(value: float) -> float | str:
+    return value if value - value == 0.0 else str(value)
+
+
+def _seed_of(seed: int, step: int, micro_batch: int) -> int:
+    """Return a seed for each (seed, step, micro-batch): SplitMix64's finalizer over the three (Steele et al. 2014)."""
+    mixed = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + (micro_batch + 1) * 0x94D049BB133111EB) % 2**64
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) % 2**64
+    return (mixed ^ (mixed >> 31)) % 2**63

@@ -1,0 +1,380 @@
+"""What a program sees of its training: join, hand over model, optimizers and data, and iterate over steps."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..elastic.worker.places import place as launcher_place
+from ..errors import WorldBrokenError
+from ..world.launcher.process_link import process_link
+from ..world.liveness import DEFAULT_LEASE_S
+from ..world.manager import WorldManager
+from ..world.processes.vitals import host_identity
+from .data.base import StepLoader
+from .engine.buffers import Buffers
+from .engine.decision import Outcome
+from .engine.facts import Facts
+from .engine.gradients import Gradients, local
+from .engine.reduction import Reduction, SumReduction, TreeReduction
+from .engine.step import Step
+from .engine.trainer import Trainer, TrainerOptions
+from .errors import StepError
+from .events import (
+    MemberLost,
+    MembershipChanged,
+    RecoveryPhase,
+    StateReceived,
+    StepCommitted,
+    TrainingEnded,
+    TrainingEvent,
+    TrainingStarted,
+)
+from .recovery.agreement import Rules
+from .recovery.membership import Membership, MembershipOptions, new_member
+from .recovery.records import Generation
+from .recovery.team import Team
+from .state import Stateful, TrainingState
+
+logger = logging.getLogger(__name__)
+
+Module = TypeVar("Module", bound=nn.Module)
+AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
+Listener = Callable[[TrainingEvent], None]
+BATCHES = ("constant", "shrink", "drop")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """How a job trains; see ``join``."""
+
+    name: str
+    min_replicas: int = 1
+    batch: str = "constant"
+    exact: bool = False
+    seed: int = 0
+    backend: str = "auto"
+    lease_s: float = DEFAULT_LEASE_S
+    join_timeout_s: float = 600.0
+    gather_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name or "/" in self.name or len(self.name) > 100:
+            raise ValueError(f"name={self.name!r}: expected 1 to 100 characters without '/'")
+        if not isinstance(self.min_replicas, int) or self.min_replicas < 1:
+            raise ValueError(f"min_replicas={self.min_replicas!r}: expected a whole number from 1")
+        if self.batch not in BATCHES:
+            raise ValueError(f"batch={self.batch!r}: expected one of {', '.join(map(repr, BATCHES))}")
+        if self.exact and self.batch != "constant":
+            raise ValueError(f"exact=True needs batch='constant': with batch={self.batch!r} a loss changes the sums")
+
+
+def join(
+    name: str = "training",
+    *,
+    min_replicas: int = 1,
+    batch: str = "constant",
+    exact: bool = False,
+    seed: int = 0,
+    rank: int | None = None,
+    world_size: int | None = None,
+    store: str | None = None,
+    token: str | None = None,
+    backend: str = "auto",
+    lease_s: float = DEFAULT_LEASE_S,
+    join_timeout_s: float = 600.0,
+    gather_s: float = 10.0,
+) -> Job:
+    """Join a training, and return this process's part of it. Under the launcher the name is enough.
+
+    ``min_replicas``: with fewer the training waits for others. ``batch``: ``"constant"``: a lost replica's
+    micro-batches are computed by the others; ``"drop"``: they are given up in the step of the loss; ``"shrink"``: a
+    step has fewer micro-batches as long as a replica is missing. ``exact``: the result has the same bits whatever
+    happens, and for any number of replicas; ``seed`` is that of the random numbers of each micro-batch then. ``rank``,
+    ``world_size`` and ``store`` are the launcher's, or must be given. ``lease_s``: a replica that shows no sign of life
+    for so long is lost. ``join_timeout_s``: how long the training waits for ``min_replicas``; ``gather_s``: how long
+    its first step waits for all replicas.
+    """
+    options = JobOptions(
+        name=name,
+        min_replicas=min_replicas,
+        batch=batch,
+        exact=exact,
+        seed=seed,
+        backend=backend,
+        lease_s=lease_s,
+        join_timeout_s=join_timeout_s,
+        gather_s=gather_s,
+    )
+    place = launcher_place()
+    if place is not None:
+        rank = place.rank if rank is None else rank
+        world_size = place.world_size if world_size is None else world_size
+    elif rank is None or world_size is None or store is None:
+        raise TypeError(
+            "training.join() needs rank, world_size and store: only a process that `multiworld run` started may leave "
+            "them out"
+        )
+    return Job(options, rank=rank, world_size=world_size, store=store, token=token)
+
+
+class Job:
+    """This process's part of a training. Made by ``join``; used from one thread. A context manager."""
+
+    def __init__(
+        self, options: JobOptions, *, rank: int, world_size: int, store: str | None, token: str | None
+    ) -> None:
+        self.options, self.rank, self.world_size = options, rank, world_size
+        self.state = TrainingState()
+        self._listeners: list[Listener] = []
+        self._modules: list[nn.Module] = []
+        self._parameters: dict[int, tuple[str, nn.Parameter]] = {}
+        self._buffers: dict[int, Tensor] = {}
+        self._optimizers: list[Optimizer] = []
+        self._hooks: list[Any] = []
+        self._loaders: list[StepLoader] = []
+        self._num_optimized = 0
+        self._is_leaving = False
+        self._trainer: Trainer | None = None
+        self._closed = False
+        self._manager = WorldManager(token=token, lease_s=options.lease_s)
+        rules = Rules(min_members=options.min_replicas, expected=world_size, gather_s=options.gather_s)
+        member_options = MembershipOptions(
+            name=options.name, rules=rules, lease_s=options.lease_s, join_timeout_s=options.join_timeout_s, store=store
+        )
+        member = new_member(rank, host_identity().hex())
+        self._membership = Membership(self._manager, member, member_options)
+        self._team = Team(self._manager, self._membership, name=options.name, backend=options.backend, store=store)
+
+    def __repr__(self) -> str:
+        return f"<Job {self.options.name!r} rank {self.rank} step {self.state.step}>"
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        self.close(gracefully=error is None)
+
+    # ---- what is trained
+
+    def replicate(self, module: Module) -> Module:
+        """Train this module together with the other replicas. Returns it; its parameters must not change in number.
+
+        Every rank builds it in the same way; all begin with the values of one rank.
+        """
+        self._check_not_begun("replicate")
+        number = len(self._modules)
+        self._modules.append(module)
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad and id(parameter) not in self._parameters:
+                self._parameters[id(parameter)] = (f"{number}.{name}" if number else name, parameter)
+        persistent = {id(each) for each in module.state_dict(keep_vars=True).values()}
+        for _, buffer in module.named_buffers():
+            if id(buffer) in persistent:
+                self._buffers.setdefault(id(buffer), buffer)
+        self.state.add(f"model.{number}", module)
+        return module
+
+    def optimizer(self, optimizer: AnyOptimizer) -> AnyOptimizer:
+        """Have the optimizer run only when a step counts. Returns it. There may be several."""
+        self._check_not_begun("optimizer")
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in self._parameters:
+                    shape = tuple(parameter.shape)
+                    raise ValueError(
+                        f"the optimizer has a parameter of shape {shape} that is of no replicated module: hand the "
+                        "module to job.replicate() first, and make the optimizer of its parameters"
+                    )
+        self._hooks.append(optimizer.register_step_pre_hook(self._before_optimizer))
+        self._hooks.append(optimizer.register_step_post_hook(self._after_optimizer))
+        self._optimizers.append(optimizer)
+        self.state.add(f"optimizer.{len(self._optimizers) - 1}", optimizer)
+        return optimizer
+
+    def track(self, **parts: Stateful) -> None:
+        """Keep the state of schedulers, EMAs, scalers, metrics: whatever has ``state_dict`` and ``load_state_dict``.
+
+        Newcomers and checkpoints have it, too.
+        """
+        self._check_not_begun("track")
+        for name, part in parts.items():
+            self.state.add(f"tracked.{name}", part)
+
+    def steps(self, loader: StepLoader, total: int | None = None) -> Iterator[Step]:
+        """Yield step after step, until ``total`` are committed or the data is over.
+
+        After a loss the same step may come again; see ``Step``. Ends early if this replica is asked to leave.
+        """
+        if self._trainer is not None:
+            raise StepError("job.steps() was called before; one job has one loop over its steps")
+        if not self._modules or not self._optimizers:
+            missing = "module: call job.replicate(model)" if not self._modules else "optimizer: call job.optimizer(...)"
+            raise StepError(f"the job has no {missing} before job.steps()")
+        trainer = self._trainer = self._new_trainer(loader)
+        error = ""
+        try:
+            self._publish(TrainingStarted, step=self.state.step, total=total, pid=os.getpid())
+            yield from trainer.steps(total)
+        except BaseException as raised:
+            error = f"{type(raised).__name__}: {raised}"
+            raise
+        finally:
+            reason = "it was asked to leave" if trainer.has_left else ""
+            self._publish(TrainingEnded, step=self.state.step, reason=reason, error=error)
+            self.close(gracefully=not error)
+
+    def _new_trainer(self, loader: StepLoader) -> Trainer:
+        names = [name for name, _ in self._parameters.values()]
+        gradients = Gradients([parameter for _, parameter in self._parameters.values()], names)
+        reduction: Reduction = TreeReduction() if self.options.exact else SumReduction()
+        trainer = Trainer(
+            self._team,
+            self.state,
+            gradients,
+            Buffers(list(self._buffers.values())),
+            reduction,
+            loader,
+            self,
+            TrainerOptions(
+                batch=self.options.batch,
+                exact=self.options.exact,
+                seed=self.options.seed,
+                digest=self._digest(loader),
+            ),
+        )
+        trainer.is_leaving = lambda: self._is_leaving
+        trainer.full_size = self.world_size
+        trainer.may_skip_optimizer = any(isinstance(part, torch.amp.GradScaler) for part in self.state.parts.values())
+        return trainer
+
+    def leave(self) -> None:
+        """Leave the training after the present step, and hand everything over: ``steps`` ends then. Any thread."""
+        self._is_leaving = True
+
+    def close(self, *, gracefully: bool = True) -> None:
+        """Leave all worlds and release everything. Idempotent; the end of ``steps`` calls it."""
+        if self._closed:
+            return
+        self._closed = True
+        for hook in self._hooks:
+            hook.remove()
+        if self._trainer is not None:
+            self._trainer.close()
+        self._team.close(gracefully=gracefully)
+        self._membership.close()
+        self._manager.close(timeout_s=1.0)
+
+    # ---- events
+
+    def listen(self, listener: Listener) -> None:
+        """Call with each event from now on, on the training thread: it must be quick, and not raise."""
+        self._listeners.append(listener)
+
+    def _publish(self, kind: type[TrainingEvent], **fields: Any) -> None:
+        generation = self._membership.generation
+        event = kind(
+            job=self.options.name,
+            member=self._membership.member.id,
+            rank=self.rank,
+            generation=0 if generation is None else generation.number,
+            **fields,
+        )
+        for listener in self._listeners:
+            listener(event)
+
+    # ---- what the engine tells (see ``Observer``)
+
+    def recovery_began(self, step: int, error: WorldBrokenError | None) -> None:
+        if error is None:
+            return
+        lost_rank = -1
+        generation = self._membership.generation
+        if generation is not None and 0 <= error.rank < len(generation.members):
+            lost_rank = generation.members[error.rank].rank
+        logger.info("step %d: rank %d is lost: %s", step, lost_rank, error.cause)
+        self._publish(MemberLost, lost_rank=lost_rank, step=step, cause=type(error).__name__, detail=error.cause)
+
+    def recovery_phase(self, name: str, step: int, took_s: float) -> None:
+        self._publish(RecoveryPhase, name=name, step=step, took_s=took_s)
+
+    def generation_began(self, before: Generation | None, now: Generation, step: int) -> None:
+        old = () if before is None else before.members
+        self._publish(
+            MembershipChanged,
+            step=step,
+            ranks=tuple(each.rank for each in now.members),
+            came=tuple(each.rank for each in now.members if each not in old),
+            gone=tuple(each.rank for each in old if each not in now.members),
+        )
+
+    def state_received(self, step: int, size_bytes: int, sources: int, took_s: float) -> None:
+        self._publish(StateReceived, step=step, size_bytes=size_bytes, sources=sources, took_s=took_s)
+
+    def step_committed(self, step: Step, generation: Generation, facts: Sequence[Facts], outcome: Outcome) -> None:
+        link = process_link()
+        if link is not None:
+            link.progress()
+
+    def step_applied(self, step: Step) -> None:
+        trainer = self._trainer
+        assert trainer is not None
+        self._publish(
+            StepCommitted,
+            step=step.index,
+            values=step.values,
+            num_samples=step.num_samples,
+            replicas=len(self._team.generation.members),
+            took_s=trainer.took_s,
+            seconds=dict(trainer.seconds),
+            redone=trainer.num_redone,
+        )
+
+    # ---- checks
+
+    def _check_not_begun(self, what: str) -> None:
+        if self._trainer is not None:
+            raise StepError(f"job.{what}() was called after job.steps(): hand everything over before the first step")
+
+    def _before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._closed:
+            return
+        if self._trainer is None:
+            raise StepError("optimizer.step() was called before job.steps(): call it inside of 'with step:'")
+        self._trainer.check_optimizer()
+        known = sum(len(group["params"]) for each in self._optimizers for group in each.param_groups)
+        if known != self._num_optimized:
+            raise StepError(
+                f"the optimizers have {known} parameters, and had {self._num_optimized}: parameters that are added "
+                "after job.optimizer() are not reduced. Build the whole model first"
+            )
+
+    def _after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._trainer is not None:
+            self._trainer.optimizer_stepped()
+
+    def _digest(self, loader: StepLoader) -> str:
+        """Return what all ranks must have in common, part by part."""
+        self._num_optimized = sum(len(group["params"]) for each in self._optimizers for group in each.param_groups)
+        model = [(name, tuple(local(each).shape), str(each.dtype)) for name, each in self._parameters.values()]
+        optimizers = [(type(each).__name__, sorted(each.defaults.items(), key=str)) for each in self._optimizers]
+        parts = {
+            "the model": model,
+            "the optimizers": optimizers,
+            "what is tracked": sorted(self.state.parts),
+            "the data": loader.digest(),
+            "the options": (self.options.batch, self.options.exact, self.options.seed),
+        }
+        return ";".join(f"{name}={_hash(str(value))}" for name, value in parts.items())
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
