@@ -13,7 +13,7 @@ from ..wire.backoff import BackOff
 from ..wire.progress.thread import Timer
 from ..world.processes.kept_process import Loop
 from ..world.processes.procfs import child_pids, process_session
-from .facts import catches_signal
+from .facts import catches_signal, is_pending, threads_blocking
 from .spawn.forking import WAITED_FOR
 from .spawn.fresh import DUMP_SIGNAL
 
@@ -34,6 +34,7 @@ class WorkerProcess:
         self.returncode: int | None = None
         self._loop, self._on_exit = loop, on_exit
         self._kill_at: Timer | None = None
+        self._never_dump: set[int] = set()  # threads that block the signal for it anyway
         self._sweeps = BackOff(FIRST_SWEEP_S, LAST_SWEEP_S)
         self._pidfd = os.pidfd_open(pid)
         try:
@@ -74,8 +75,16 @@ class WorkerProcess:
         """
         if self.returncode is not None or not catches_signal(self.pid, DUMP_SIGNAL):
             return False
+        self._never_dump = threads_blocking(self.pid, DUMP_SIGNAL)
         os.kill(self.pid, DUMP_SIGNAL)
         return True
+
+    @property
+    def is_dumping(self) -> bool:
+        """Whether the worker has still to write stacks. The kernel blocks a signal while its handler runs."""
+        if self.returncode is not None:
+            return False
+        return is_pending(self.pid, DUMP_SIGNAL) or bool(threads_blocking(self.pid, DUMP_SIGNAL) - self._never_dump)
 
     def on_ready(self, events: int) -> None:
         """It has ended. What is left of its group goes with it, while its pid still reserves the group's number."""

@@ -113,8 +113,20 @@ def unix_sockets() -> str:
 
 def catches_signal(pid: int, signum: int) -> bool:
     """Whether the process has a handler for the signal, so that it does not die of it."""
-    caught = _field(text_of(f"/proc/{pid}/status"), "SigCgt")
-    return caught is not None and bool(int(caught, 16) >> (signum - 1) & 1)
+    return _has_signal(text_of(f"/proc/{pid}/status"), "SigCgt", signum)
+
+
+def is_pending(pid: int, signum: int) -> bool:
+    """Whether a signal that was sent to the process, as a whole, still waits for a thread that takes it."""
+    return _has_signal(text_of(f"/proc/{pid}/status"), "ShdPnd", signum)
+
+
+def threads_blocking(pid: int, signum: int) -> set[int]:
+    """Return the threads of a process that block the signal: among them one that runs its handler now."""
+    threads: list[str] = []
+    with suppress(OSError):
+        threads = os.listdir(f"/proc/{pid}/task")
+    return {int(each) for each in threads if _has_signal(text_of(f"/proc/{pid}/task/{each}/status"), "SigBlk", signum)}
 
 
 def open_files(pid: int | str = "self") -> Iterator[str]:
@@ -162,6 +174,11 @@ def _inodes(port: int) -> Iterator[str]:
             local, state, inode = columns[1], columns[3], columns[9]
             if state == LISTENING and int(local.rpartition(":")[2], 16) == port:
                 yield inode
+
+
+def _has_signal(status: str, kind: str, signum: int) -> bool:
+    signals = _field(status, kind)
+    return signals is not None and bool(int(signals, 16) >> (signum - 1) & 1)
 
 
 def _field(text: str, wanted: str) -> str | None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 
 from multiworld.process import facts
@@ -43,6 +44,32 @@ def test_a_handler_for_a_signal_is_seen() -> None:
         assert facts.catches_signal(os.getpid(), signal.SIGRTMIN + 9)
     finally:
         signal.signal(signal.SIGRTMIN + 9, before)
+
+
+def test_a_signal_is_pending_until_a_thread_takes_it() -> None:
+    program = """
+        import signal
+        signum = signal.SIGRTMIN + 9
+        signal.signal(signum, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signum})
+        input("blocked\\n")
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signum})
+        input("taken\\n")
+    """
+    command = [sys.executable, "-uc", textwrap.dedent(program)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        signum = signal.SIGRTMIN + 9
+        assert child.stdout.readline() == "blocked\n"
+        assert (facts.is_pending(child.pid, signum), facts.threads_blocking(child.pid, signum)) == (False, {child.pid})
+        child.send_signal(signum)
+        assert facts.is_pending(child.pid, signum)
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "taken\n"
+        assert (facts.is_pending(child.pid, signum), facts.threads_blocking(child.pid, signum)) == (False, set())
+        child.kill()
 
 
 def test_a_process_that_is_gone_catches_nothing() -> None:

@@ -40,6 +40,8 @@ from .exit_cause import Remains, dump_stacks, examine
 logger = logging.getLogger(__name__)
 
 DRAIN_S = 0.5  # a grandchild may hold the pipes of a worker that has ended
+STACKS_S = 5.0  # for a worker that hangs to write its stacks; one that sleeps in the kernel never does
+FIRST_LOOK_S, LAST_LOOK_S = 0.01, 0.1  # whether it has written them
 STOPPED_MARGIN_S = 0.25  # others wait for a lease and more before they take this host's places
 UNKILLABLE_S = 2.0  # one that leaves the kernel at a signal has ended by then
 START_FAILED = 127  # as a shell says it
@@ -260,9 +262,20 @@ class LocalWorker:
         if stacks and self.streams is not None:
             self.streams.note(stacks)
         elif self.process.dump_stacks():
-            self._loop.call_later(DRAIN_S, partial(self.kill, why))
+            until = time.monotonic() + STACKS_S
+            self._kill_once_written(why, until, BackOff(FIRST_LOOK_S, LAST_LOOK_S), was_dumping=True)
             return
         self.kill(why)
+
+    def _kill_once_written(self, why: str, until: float, looks: BackOff, *, was_dumping: bool) -> None:
+        """Seen done once is not enough: between taking a signal and blocking it, a thread seems to have handled it."""
+        assert self.process is not None
+        is_dumping = self.process.is_dumping
+        if (is_dumping or was_dumping) and time.monotonic() < until:
+            again = partial(self._kill_once_written, why, until, looks, was_dumping=is_dumping)
+            self._loop.call_later(looks.next_s(), again)
+        else:
+            self.kill(why)
 
 
 class Starter:
