@@ -1,0 +1,1 @@
+"""What resilient training promises, measured beside plain DDP, torchrun with checkpoints, and torchft."""

@@ -1,0 +1,120 @@
+"""Faults at an exact place of a step: the benchmark writes an order, and the process named in it strikes itself there.
+
+A signal from outside comes at a random moment; phases of a millisecond would never be hit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..elastic.journal import JournalWriter
+
+__all__ = ["PHASES", "Order", "Orders", "give_order"]
+
+PHASES = ("forward", "backward", "all-reduce", "commit", "optimizer", "transfer", "receive")
+"""``transfer``: a source sends its state to a newcomer; ``receive``: a newcomer waits for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """``ranks`` strike themselves with the signal in ``phase`` of the next step that they begin. Numbers grow."""
+
+    number: int
+    ranks: Sequence[int]
+    phase: str
+    signum: int = signal.SIGKILL
+    slow: float = 1.0
+    """Above 1: no signal, but ``phase`` (``data`` or ``backward``) takes that many times as long from now on."""
+
+
+def give_order(path: Path, order: Order) -> None:
+    draft = path.with_suffix(".draft")
+    draft.write_text(json.dumps(asdict(order)))
+    draft.replace(path)
+
+
+class Orders:
+    """The end of one rank. ``begin`` is called at each step's beginning, ``reach`` in each phase."""
+
+    def __init__(self, path: Path | None, rank: int, journal: JournalWriter) -> None:
+        self._path, self._rank, self._journal = path, rank, journal
+        self._inode = 0
+        self._step = -1
+        self._armed: Order | None = None
+        self._seen = 0
+        self._slow = ("", 1.0)
+        last = self._read()  # of a time before this process
+        self._seen = 0 if last is None else last.number
+
+    def begin(self, step: int) -> None:
+        self._step = step
+        order = self._read()
+        if order is not None and order.number > self._seen:
+            self._seen = order.number
+            if self._rank in order.ranks and order.slow != 1.0:
+                self._slow = (order.phase, order.slow)
+                self._journal.write("strike", rank=self._rank, step=step, phase=order.phase, signum=0)
+            elif self._rank in order.ranks:
+                self._armed = order
+
+    def reach(self, phase: str) -> None:
+        if phase == "transfer":
+            self.begin(self._step)
+        elif phase == "receive":
+            self._arm_newcomer()
+        if self._armed is None or self._armed.phase != phase:
+            return
+        order, self._armed = self._armed, None
+        self._journal.write("strike", rank=self._rank, step=self._step, phase=phase, signum=order.signum)
+        os.kill(os.getpid(), order.signum)
+
+    def _arm_newcomer(self) -> None:
+        """An order to a newcomer is older than its process; only one process obeys it."""
+        self._inode = 0
+        order = self._read()
+        if order is not None and order.phase == "receive" and self._rank in order.ranks and self._path is not None:
+            with contextlib.suppress(FileExistsError):
+                self._path.with_suffix(f".{order.number}").touch(exist_ok=False)
+                self._armed = order
+
+    @contextlib.contextmanager
+    def slowed(self, part: str) -> Iterator[None]:
+        """What is done in the block takes ``slow`` times as long, once that was ordered for this part."""
+        began = time.perf_counter()
+        yield
+        if self._slow[0] == part:
+            time.sleep((time.perf_counter() - began) * (self._slow[1] - 1))
+
+    def watch(self, middle: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Reach ``forward`` and ``backward`` in the middle of the model, ``optimizer`` before its step."""
+
+        def forward(module: nn.Module, inputs: object, output: Any) -> None:
+            self.reach("forward")
+            if self._armed is not None and self._armed.phase == "backward":
+                output.register_hook(lambda gradient: self.reach("backward"))
+
+        middle.register_forward_hook(forward)
+        optimizer.register_step_pre_hook(lambda *_: self.reach("optimizer"))
+
+    def _read(self) -> Order | None:
+        if self._path is None:
+            return None
+        try:
+            inode = os.stat(self._path).st_ino
+        except FileNotFoundError:
+            return None
+        if inode == self._inode:
+            return None
+        self._inode = inode
+        return Order(**json.loads(self._path.read_text()))

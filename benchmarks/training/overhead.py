@@ -1,0 +1,101 @@
+"""What a training costs while nothing fails: the time of a step beside plain DDP, and torchft's in the same turns."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from multiworld.bench.report import Bound, Line
+from multiworld.bench.samples import Pairs, median
+
+from ..elastic.job import TrialFailed
+from .run import Run
+from .sides import OURS, PLAIN, TORCHFT, Side
+
+__all__ = ["checkpoints", "overhead"]
+
+WARM_UP = 30  # steps; the first are slower on all sides
+WAIT_S = 240.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """``micro_batch`` samples are computed at once; a step has ``num_micro_batches`` of them, over all replicas."""
+
+    name: str
+    micro_batch: int
+    num_micro_batches: int
+
+    @property
+    def options(self) -> list[str]:
+        global_batch = self.micro_batch * self.num_micro_batches
+        return ["--micro-batch", str(self.micro_batch), "--global-batch", str(global_batch)]
+
+
+CASES = (Case("one micro-batch a replica", 8, 4), Case("four micro-batches a replica", 2, 16))
+
+
+def step_ms(side: Side, options: Sequence[str], steps: int, num_replicas: int = 4) -> float:
+    """Train so many steps after the warm-up, and return what one took on average, on the slowest rank."""
+    with Run(side, num_replicas, [*options, "--steps", str(WARM_UP + steps + 1)]) as run:
+        run.start()
+        run.finish(WAIT_S)
+        times = []
+        for entries in run.commits().values():
+            by_step = {entry["step"]: entry.at for entry in entries}
+            if WARM_UP in by_step and WARM_UP + steps in by_step:
+                times.append((by_step[WARM_UP + steps] - by_step[WARM_UP]) / steps * 1e3)
+        if not times:
+            raise TrialFailed(f"{side.name}: no rank committed all steps")
+        return max(times)
+
+
+def overhead(alternations: int, steps: int) -> list[Line]:
+    lines = []
+    for case in CASES:
+        times = _alternate(case.name, [PLAIN, OURS, TORCHFT], case.options, alternations, steps)
+        ours, plain, torchft = times[OURS.name], times[PLAIN.name], times[TORCHFT.name]
+        name = f"a step, {case.name}"
+        lines.append(Line.of_pairs(name, "ms", Pairs(ours, plain), Bound.ratio_at_most(1.02), _extremes(ours)))
+        if all(torchft):
+            lines.append(
+                Line.of_pairs(f"{name}: ours beside torchft", "ms", Pairs(ours, torchft), Bound.ratio_at_most(1.0))
+            )
+        else:
+            failed = sum(not each for each in torchft)
+            lines.append(Line.not_measured(f"{name}: ours beside torchft", f"{failed} trainings of torchft failed"))
+    return lines
+
+
+def checkpoints(alternations: int, steps: int) -> list[Line]:
+    """A checkpoint every 20 steps, beside none."""
+    saving = OURS.having("ours, saving", "--save-every", "20")
+    times = _alternate("checkpoints", [OURS, saving], CASES[0].options, alternations, steps)
+    pairs = Pairs(times[saving.name], times[OURS.name])
+    return [Line.of_pairs("a step, a checkpoint every 20", "ms", pairs, Bound.ratio_at_most(1.02))]
+
+
+def _alternate(
+    name: str, sides: Sequence[Side], options: Sequence[str], alternations: int, steps: int
+) -> dict[str, list[float]]:
+    """Return the times of each side; 0 for a training of a peer that failed."""
+    times: dict[str, list[float]] = {side.name: [] for side in sides}
+    for number in range(alternations):
+        for side in sides:
+            try:
+                took = step_ms(side, options, steps)
+            except TrialFailed as error:
+                if side is not TORCHFT:
+                    raise
+                print(f"{name}: {error}", file=sys.stderr)
+                took = 0.0
+            times[side.name].append(took)
+            print(f"  {name}, {side.name} {number + 1}/{alternations}: {took:.2f} ms", flush=True)
+    for side in sides:
+        print(f"  {name}, {side.name}: median {median(times[side.name]):.2f} ms", flush=True)
+    return times
+
+
+def _extremes(values: Sequence[float]) -> dict[str, float]:
+    return {"best": min(values), "worst": max(values)}
