@@ -1,0 +1,1 @@
+"""Unit tests of training, one folder for each of its folders."""
