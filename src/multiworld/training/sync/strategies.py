@@ -11,6 +11,8 @@ from .timetable import Timetable
 if TYPE_CHECKING:
     import torch
 
+    from .codec import Compression
+
     MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -47,7 +49,8 @@ class DiLoCo:
     ``fragments``: the model is cut into so many parts, each synchronised at a step of its own, so the peak of the
     traffic falls (Streaming DiLoCo, arXiv 2501.18512). ``overlap``: inner steps that are computed while a fragment is
     under way; by default 1 with several fragments, else 0. ``alpha``: the share of a member's own parameters when a
-    fragment arrives, 0 (take the anchor) to below 1; by default 0.5 with an overlap, else 0.
+    fragment arrives, 0 (take the anchor) to below 1; by default 0.5 with an overlap, else 0. ``compress``: send
+    ``"bfloat16"`` or ``"int8"``, a half or about a quarter of the bytes; sums stay in float32.
 
     Raises ValueError if the numbers do not fit each other, TypeError if ``outer`` cannot be called.
     """
@@ -57,6 +60,7 @@ class DiLoCo:
     fragments: int = 1
     overlap: int | None = None
     alpha: float | None = None
+    compress: Compression | None = None
 
     def __post_init__(self) -> None:
         self.timetable()
@@ -67,6 +71,8 @@ class DiLoCo:
             )
         if not 0 <= self.share_kept < 1:
             raise ValueError(f"alpha={self.alpha}: the share of a member's own parameters is 0 to below 1")
+        if self.compress not in (None, "bfloat16", "int8"):
+            raise ValueError(f"compress={self.compress!r}: choose None, 'bfloat16' or 'int8'")
 
     def timetable(self, total: int | None = None) -> Timetable:
         return Timetable(every=self.every, fragments=self.fragments, overlap=self.inner_overlap, total=total)

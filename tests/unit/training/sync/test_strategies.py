@@ -41,6 +41,8 @@ def test_bad_numbers_are_refused_where_they_are_given() -> None:
         LocalSGD(every=0)
     with pytest.raises(ValueError, match="choose 0 to 11"):
         DiLoCo(every=50, fragments=4, overlap=12)
+    with pytest.raises(ValueError, match="choose None, 'bfloat16' or 'int8'"):
+        DiLoCo(every=50, compress="int4")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="returns an optimizer"):
         DiLoCo(every=50, outer="sgd")  # type: ignore[arg-type]
 
