@@ -60,3 +60,20 @@ class TooFewReplicasError(TrainingError):
             f"{self.present} of at least {self.needed} replicas were there after {self.waited_s:.0f} s. "
             "Start more, lower min_replicas, or raise join_timeout_s"
         )
+
+
+class ReplicaBrokenError(TrainingError):
+    """A process of this process's own replica was lost, so this one holds only a part of the model, and ends.
+
+    Fields: ``replica`` (its index), ``shard`` (this process's place in it), ``cause`` (what broke its world).
+    """
+
+    def __init__(self, replica: int, shard: int, cause: str) -> None:
+        super().__init__(replica, shard, cause)
+        self.replica, self.shard, self.cause = replica, shard, cause
+
+    def __str__(self) -> str:
+        return (
+            f"replica {self.replica} lost a process, so its process {self.shard} ends, too: {self.cause} The other "
+            "replicas go on. The launcher starts this replica again as long as its restarts last (--max-restarts)"
+        )

@@ -1,0 +1,1 @@
+"""Unit tests of replicas of several processes."""
