@@ -30,10 +30,10 @@ def of_all(group: list[mw.World], call: Callable[[mw.World], Tensor]) -> list[Te
 def test_all_members_get_the_same_mean_of_two_fragments(compression: Compression | None, error: float) -> None:
     def mean(world: mw.World) -> Tensor:
         reduction = OuterReduction(compression)
-        reduction.use(world, world.world_size)
+        reduction.use(world)
         reduction.send(0, payload(world.rank))
         reduction.send(1, 2 * payload(world.rank))
-        means = [reduction.mean(fragment) for fragment in reduction.under_way]
+        means = [reduction.mean(fragment, world.world_size) for fragment in reduction.under_way]
         return torch.cat(means)
 
     with worlds(3) as group:
@@ -49,17 +49,17 @@ def test_what_was_sent_is_summed_up_again_by_the_survivors(compression: Compress
     reductions = [OuterReduction(compression) for _ in range(2)]
     with worlds(3) as old, worlds(2) as survivors:
         for reduction, world in zip(reductions, old, strict=False):  # rank 2 sends nothing before it is lost
-            reduction.use(world, 3)
+            reduction.use(world)
             reduction.send(0, payload(world.rank))
-        waiting = [in_thread(reduction.mean, 0) for reduction in reductions]
+        waiting = [in_thread(reduction.mean, 0, 3) for reduction in reductions]
         old[2].abort()
         for each in waiting:
             with pytest.raises(mw.WorldBrokenError):
                 each.result()
 
         def again(world: mw.World) -> Tensor:
-            reductions[world.rank].use(world, 2)
-            mean = reductions[world.rank].mean(0)
+            reductions[world.rank].use(world)
+            mean = reductions[world.rank].mean(0, 2)
             reductions[world.rank].finish(0)
             return mean
 
@@ -72,9 +72,9 @@ def test_what_was_sent_is_summed_up_again_by_the_survivors(compression: Compress
 def test_a_newcomer_takes_part_with_zeros_and_gets_the_mean_of_the_others() -> None:
     def mean(world: mw.World) -> Tensor:
         reduction = OuterReduction()
-        reduction.use(world, 2)
+        reduction.use(world)
         reduction.send(0, torch.zeros(LENGTH) if world.rank == 2 else payload(world.rank))
-        return reduction.mean(0)
+        return reduction.mean(0, 2)
 
     with worlds(3) as group:
         for got in of_all(group, mean):

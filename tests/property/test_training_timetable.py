@@ -46,14 +46,15 @@ def test_one_fragment_a_step_until_the_end(table: Timetable) -> None:
         assert len(due.apply) <= 1
 
 
-@given(timetables(), st.data())
-def test_rounds_cover_each_step_once_and_end_with_an_outer_step(table: Timetable, data: st.DataObject) -> None:
+@given(timetables())
+def test_rounds_cover_each_step_once_and_end_with_an_outer_step(table: Timetable) -> None:
     assert table.total is not None
-    first = data.draw(st.integers(0, table.total - 1))
-    rounds = list(table.rounds(first, table.total))
-    assert [step for part in rounds for step in part] == list(range(first, table.total))
-    for part in rounds:
+    rounds = [table.steps_of(number) for number in range(table.round_of(table.total))]
+    assert [step for part in rounds for step in part] == list(range(table.total))
+    for number, part in enumerate(rounds):
+        assert {table.round_of(step) for step in part} == {number}
         assert [table.commits(step) for step in part] == [False] * (len(part) - 1) + [True]
+    assert not table.steps_of(len(rounds))
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 1000)), min_size=1, max_size=40), st.data())

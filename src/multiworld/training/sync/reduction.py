@@ -1,20 +1,22 @@
-"""Form the mean of a fragment's payloads over the members of a world, overlapped with their inner steps.
+"""Means: of a fragment's payloads over the members of a world, beside inner steps; of gradients on one member.
 
-What was sent is kept until its mean was taken, so another world can do it again after a loss. Nothing of a member is
-lost with another one.
+A fragment's payload is kept until its mean was taken, and another world can do it again after a loss: nothing of a
+member is lost with another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ...channel.base import ReduceOp
+from ...errors import WorldBrokenError, WorldClosedError
 from ...wire.progress.operation import Operation
 from ...world.world import World
+from ..engine.gradients import FlatBucket
 from .codec import BLOCK, Codec, Compression, codec_of
 
 
@@ -62,15 +64,11 @@ class CompressedAllReduce:
 
 
 class OuterReduction:
-    """The fragments under way in one world.
-
-    ``contributors``: how many of its members have a payload; the others send zeros.
-    """
+    """The fragments under way in one world, in the order in which all members have sent them."""
 
     def __init__(self, compression: Compression | None = None) -> None:
         self._codec = None if compression is None else codec_of(compression)
         self._world: World | None = None
-        self._contributors = 1
         self._payloads: dict[int, Tensor] = {}
         self._sums: dict[int, Sum] = {}
 
@@ -79,32 +77,80 @@ class OuterReduction:
         """The fragments that were sent and not finished, in that order."""
         return tuple(self._payloads)
 
-    def use(self, world: World, contributors: int) -> None:
-        """Go on in this world, and begin again with all that is under way. What the last one did of it is void."""
-        if contributors < 1:
-            raise ValueError(f"contributors={contributors}: a mean needs at least one member with a payload")
-        self._world, self._contributors = world, contributors
-        self._sums = {fragment: self._begin(payload) for fragment, payload in self._payloads.items()}
+    def use(self, world: World, *, again: bool = True) -> None:
+        """Go on in this world, and begin again with all that is under way. What the last one did of it is void.
+
+        ``again=False``: all members have the means of what is under way here, so it is only to be finished.
+        """
+        self._world = world
+        self._sums.clear()
+        for fragment in self._payloads if again else ():
+            self._try_to_begin(fragment)
 
     def send(self, fragment: int, payload: Tensor) -> None:
-        """Begin to sum it up; the payload must not change from now on. Never blocks.
+        """Begin to sum it up; the payload must not change from now on. A member that has none sends zeros.
 
-        Raises the world's error if it is broken; the payload is kept for the next world then, too.
+        Never blocks, and does not raise if the world is broken: ``mean`` does.
         """
         assert fragment not in self._payloads, f"fragment {fragment} is under way already"
         self._payloads[fragment] = payload
-        self._sums[fragment] = self._begin(payload)
+        self._try_to_begin(fragment)
 
-    def mean(self, fragment: int) -> Tensor:
-        """Wait, and return a tensor of its own. Raises the world's error; after ``use`` it can be called again."""
-        return self._sums[fragment].wait() / self._contributors
+    def mean(self, fragment: int, contributors: int) -> Tensor:
+        """Wait for the sum, and return its ``contributors``-th part: as many members have not sent zeros.
+
+        Raises the world's error; after ``use`` it can be called again.
+        """
+        sum_ = self._sums.get(fragment)
+        if sum_ is None:
+            sum_ = self._sums[fragment] = self._begin(self._payloads[fragment])
+        return sum_.wait() / contributors
 
     def finish(self, fragment: int) -> None:
         """All members have its mean: forget what was sent."""
-        del self._payloads[fragment], self._sums[fragment]
+        del self._payloads[fragment]
+        self._sums.pop(fragment, None)
+
+    def clear(self) -> None:
+        """Forget everything: this member begins anew."""
+        self._payloads.clear()
+        self._sums.clear()
+
+    def _try_to_begin(self, fragment: int) -> None:
+        try:
+            self._sums[fragment] = self._begin(self._payloads[fragment])
+        except (WorldBrokenError, WorldClosedError):  # known to its owner, who comes with another world
+            self._sums.pop(fragment, None)
 
     def _begin(self, payload: Tensor) -> Sum:
         assert self._world is not None, "a reduction needs a world"
         if self._codec is None:
             return AllReduce(self._world, payload)
         return CompressedAllReduce(self._world, payload, self._codec)
+
+
+class LocalReduction:
+    """The gradients of an inner step: the mean over this member's own micro-batches. Sends nothing."""
+
+    def __init__(self) -> None:
+        self._buckets: Sequence[FlatBucket] = ()
+        self._num_micro_batches = 1
+
+    def begin_step(self, buckets: Sequence[FlatBucket], num_micro_batches: int) -> None:
+        self._buckets = buckets
+
+    def begin_micro_batch(self) -> None:
+        pass  # backward adds to the sums
+
+    def end_micro_batch(self, micro_batch: int, buckets: Collection[int]) -> None:
+        pass
+
+    def use(self, world: World, shares: Sequence[Collection[int]]) -> None:
+        self._num_micro_batches = max(1, len(shares[world.rank]))
+
+    def launch(self, bucket: int) -> None:
+        pass
+
+    def wait(self) -> None:
+        for flat in self._buckets:
+            torch.div(flat.sums, self._num_micro_batches, out=flat.reduced)

@@ -13,7 +13,6 @@ same anchors and nothing else is pending, so members come and go there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -75,18 +74,28 @@ class Timetable:
         """Return whether an outer step ends inner step ``step``: members agree, come and go there."""
         return bool(self.due(step).apply)
 
-    def next_commit(self, step: int) -> int:
-        """Return the first inner step from ``step`` on that ends with an outer step."""
-        return next(at for at in range(step, step + self.every) if self.commits(at))
+    def round_of(self, step: int) -> int:
+        """Return how many outer steps were taken before inner step ``step``: the number of the round that it is in."""
+        periods, rest = divmod(step, self.every)
+        rounds = periods * self.fragments + sum(self._place(index) <= rest for index in range(self.fragments))
+        is_past_the_end = self.total is not None and step >= self.total
+        return rounds + (is_past_the_end and rest not in {0, *map(self._place, range(self.fragments))})
 
-    def rounds(self, first: int, last: int) -> Iterator[range]:
-        """Cut the inner steps ``first`` to ``last`` (left out) into outer rounds: parts that end with an outer step."""
-        while first < last:
-            end = min(self.next_commit(first) + 1, last)
-            yield range(first, end)
-            first = end
+    def start_of(self, number: int) -> int:
+        """Return the first inner step of round ``number`` (from 0)."""
+        periods, fragment = divmod(number, self.fragments)
+        start = periods * self.every + (self._place(fragment - 1) if fragment else 0)
+        return start if self.total is None else min(start, self.total)
+
+    def steps_of(self, number: int) -> range:
+        """Return the inner steps of round ``number``; the last of them ends with its outer step."""
+        return range(self.start_of(number), self.start_of(number + 1))
+
+    def _place(self, fragment: int) -> int:
+        """Return after how many steps of a period a fragment is applied: evenly spread, and the last one ends it."""
+        return (fragment + 1) * self.every // self.fragments
 
     def _is_applied(self, fragment: int, done: int) -> bool:
-        """Fragments are spread evenly over a period, and the last one ends it. None is sent for after the end."""
-        place = (fragment + 1) * self.every // self.fragments
-        return done > 0 and (done - place) % self.every == 0 and (self.total is None or done <= self.total)
+        """Return whether it is after ``done`` steps by the period. Nothing is sent for after the end."""
+        is_place = done > 0 and (done - self._place(fragment)) % self.every == 0
+        return is_place and (self.total is None or done <= self.total)

@@ -35,11 +35,17 @@ def test_nothing_is_sent_that_would_be_applied_after_the_end() -> None:
     assert table.due(10) == Due(send=(0, 1), apply=(0, 1), is_last=True)
 
 
-def test_a_resumed_training_cuts_the_rest_into_the_same_rounds() -> None:
+def test_rounds_are_numbered_from_the_beginning_of_the_training() -> None:
     table = Timetable(every=8, fragments=2, total=18)
-    assert list(table.rounds(0, 18)) == [range(4), range(4, 8), range(8, 12), range(12, 16), range(16, 18)]
-    assert list(table.rounds(10, 14)) == [range(10, 12), range(12, 14)]
-    assert table.next_commit(8) == 11
+    assert [table.steps_of(number) for number in range(6)] == [
+        range(4),
+        range(4, 8),
+        range(8, 12),
+        range(12, 16),
+        range(16, 18),
+        range(18, 18),
+    ]
+    assert [table.round_of(step) for step in (0, 3, 4, 15, 16, 17, 18)] == [0, 0, 1, 3, 4, 4, 5]
 
 
 @pytest.mark.parametrize(

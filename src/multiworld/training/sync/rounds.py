@@ -1,0 +1,371 @@
+"""Semi-synchronous training: each member computes its inner steps alone, and an outer step ends each round of them.
+
+What members agree on is counted in rounds, not in steps: ``step`` of an announcement and of a generation is the
+number of a round. Inner steps need nobody. The outer step commits as a step does: all members have the mean, and all
+have heard so, before anybody applies it. A member that is lost takes with it what it computed since the last outer
+step; the others lose nothing, as what they have sent is summed up again in the next world.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import WorldBrokenError, WorldClosedError
+from ..data.base import StepLoader
+from ..data.dealing import deal
+from ..engine.buffers import Buffers
+from ..engine.commit import exchange
+from ..engine.decision import decide, means
+from ..engine.facts import Facts
+from ..engine.gradients import Gradients
+from ..engine.step import Step, StepChange, StepPhase
+from ..engine.trainer import Observer, Trainer, TrainerOptions
+from ..errors import StepError
+from ..recovery.records import Announcement, Generation
+from ..recovery.team import Team
+from ..recovery.transfer import DamagedStateError, Receiving, Sending
+from ..state import TrainingState
+from .outer import OuterStep
+from .reduction import LocalReduction, OuterReduction
+from .strategies import DiLoCo, LocalSGD
+from .timetable import Due
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _QueuedRound:
+    """A round that counted while this member had no state yet: what it needs to apply it later."""
+
+    number: int
+    means: Mapping[int, Tensor]
+    values: Mapping[str, float]
+
+
+class RoundTrainer(Trainer):
+    """One member's engine for LocalSGD and DiLoCo.
+
+    ``state.step`` counts inner steps. Between the end of a round and the first inner step of the next one all members
+    have the same anchors and the same outer state: only there a state is taken for newcomers and checkpoints.
+    """
+
+    def __init__(
+        self,
+        team: Team,
+        state: TrainingState,
+        gradients: Gradients,
+        loader: StepLoader,
+        observer: Observer,
+        options: TrainerOptions,
+        strategy: LocalSGD | DiLoCo,
+        outer: OuterStep,
+    ) -> None:
+        super().__init__(team, state, gradients, Buffers([]), LocalReduction(), loader, observer, options)
+        self._strategy, self._outer = strategy, outer
+        self._table = strategy.timetable()
+        self._sums = OuterReduction(strategy.compress if isinstance(strategy, DiLoCo) else None)
+        self._round = 0
+        self._share: tuple[int, ...] = ()
+        """The micro-batches of each step of this round that are this member's, whatever happens meanwhile."""
+        self._contributors = 1
+        self._is_at_boundary = False
+        self._has_ended_round = False
+        self._has_all_means = False
+        self._waiting_for_state: tuple[int, ...] = ()
+        """Places of newcomers that get the state from here as soon as a round has ended."""
+        self._round_values: dict[str, list[float]] = {}
+        self._rounds_then: deque[_QueuedRound] = deque()
+        self._round_then: _QueuedRound | None = None
+
+    # ---- the steps
+
+    def steps(self, total: int | None) -> Iterator[Step]:
+        limits = [each for each in (total, self.loader.num_steps) if each is not None]
+        self._table = self._strategy.timetable(min(limits) if limits else None)
+        self._join()
+        while not self._is_over(total):
+            if self._receiving is not None:
+                yield from self._catch_up(total)
+            else:
+                yield from self._own_step()
+            if self._between_steps(total):
+                return
+
+    def _own_step(self) -> Iterator[Step]:
+        step = self._new_step(self.state.step)
+        yield step
+        if step.phase is StepPhase.NEW:
+            raise StepError(f"step {step.index} was not begun: write 'with step:' in the loop over job.steps()")
+        self._attempt = self._attempt + 1 if step.phase is StepPhase.REPEATED else 0
+
+    def _between_steps(self, total: int | None) -> bool:
+        """After an inner step look whether somebody was lost; after a round end, admit newcomers, let members go."""
+        self._sendings = [each for each in self._sendings if not each.is_done]
+        if not self._has_ended_round:
+            error = self.team.world.error
+            if error is not None and self._receiving is None:
+                self._advance(error)  # early, so that nobody waits for this member at the end of the round
+            return False
+        self._has_ended_round = False
+        while True:
+            outcome, is_last = self._outcome, self._is_over(total)
+            if not (is_last or outcome.leaving or outcome.newcomers):
+                return False
+            try:
+                self.team.world.blocking.barrier()  # all know that the round counts, before anybody goes
+                break
+            except (WorldBrokenError, WorldClosedError) as error:
+                self._advance(error)
+                if not is_last:
+                    return False
+        if is_last:
+            return True
+        if self.team.place in outcome.leaving:
+            self.has_left = True
+            return True
+        if outcome.leaving:
+            self.team.leaves(sorted(outcome.leaving))
+        self._advance(None)
+        return False
+
+    # ---- inner steps
+
+    def micro_batches(self, step: Step) -> Iterator[Any]:
+        self._begin()
+        self._is_at_boundary = False
+        if self._round_then is None:
+            yield from self._compute(step)
+            self._reduce()
+        progress = self._progress
+        unused = set(range(len(self._gradients.parameters))) - self._gradients.used
+        self._gradients.apply(lambda index: index in unused)
+        step.values = means([self._facts_of_step()]) if self._round_then is None else self._round_then.values
+        step.num_samples = len(progress.done) * self.loader.micro_batch
+        self.state.step += 1
+        step.change(StepChange.COUNTED)
+        facts = [self._facts_of_step()]
+        self._observer.step_committed(step, self.team.generation, facts, decide(facts))
+
+    def _facts_of_step(self) -> Facts:
+        progress = self._progress
+        values = {name: tuple(each) for name, each in progress.values.items()}
+        return Facts(step=self.state.step, done=tuple(progress.done), values=values, seconds=progress.seconds)
+
+    def _deal(self, done: Mapping[int, Sequence[int]]) -> None:
+        place, num_members = self.team.place, len(self.team.generation.members)
+        self._shares = [self._share if each == place else () for each in range(num_members)]
+        self._reduction.use(self.team.world, self._shares)
+
+    def _check_standing(self) -> None:
+        """Inner steps go on without the others."""
+
+    def _begin_round(self, place: int, num_members: int) -> None:
+        """Deal the micro-batches of the whole round; all members do so alike, by the membership that it begins with."""
+        ready = [each for each in range(num_members) if each not in self._not_ready]
+        self._contributors = len(ready)
+        self._share = deal(self.loader.num_micro_batches, ready).get(place, ())
+        self._has_all_means = False
+        self._round_values = {}
+
+    # ---- outer steps
+
+    def step_ended(self, step: Step) -> None:
+        due = self._table.due(step.index)
+        if self._round_then is not None:
+            if due.apply:
+                self._apply(due, self._round_then.means)
+        else:
+            for name, values in self._progress.values.items():
+                self._round_values.setdefault(name, []).extend(values)
+            self.team.membership.look_for_newcomers()
+            for fragment in due.send:
+                self._sums.send(fragment, self._outer.payload(fragment))
+            if due.apply:
+                self._end_round(step, due)
+        super().step_ended(step)
+
+    def _end_round(self, step: Step, due: Due) -> None:
+        """Take the outer step together. If this member was given up meanwhile, it is a newcomer afterwards."""
+        taken: dict[int, Tensor] = {}
+        facts: list[Facts] | None = None
+        while facts is None:
+            dealt_in = self.team.place, len(self.team.generation.members)
+            try:
+                taken = {fragment: self._sums.mean(fragment, self._contributors) for fragment in due.apply}
+                self._has_all_means = True
+                facts, dealt_in_then = exchange(self.team.world, self._facts_of_round()), None
+            except (WorldBrokenError, WorldClosedError) as error:
+                facts, dealt_in_then = self._recover_round(error), dealt_in
+                if not self._has_state:
+                    return
+        self._apply(due, taken)
+        for fragment in due.apply:
+            self._sums.finish(fragment)
+        step.values = means(facts)
+        self._count_round(facts, dealt_in_then)
+
+    def _apply(self, due: Due, taken: Mapping[int, Tensor]) -> None:
+        for fragment in due.apply:
+            self._outer.apply(fragment, taken[fragment], is_last=due.is_last)
+
+    def _facts_of_round(self, *, is_ready: bool = True) -> Facts:
+        """A value is the mean over this member's micro-batches of the round, whatever the others have."""
+        place = self.team.place
+        own = Facts(step=self._round, values={name: tuple(each) for name, each in self._round_values.items()})
+        return Facts(
+            step=self._round,
+            values={name: (value,) for name, value in means([own]).items()},
+            is_leaving=self.is_leaving(),
+            newcomers=self.team.membership.newcomers if place == 0 else (),
+            is_ready=is_ready,
+        )
+
+    def _recover_round(self, error: WorldBrokenError | WorldClosedError) -> list[Facts] | None:
+        """Go on with those who are left. Returns the facts of this round if it counts already, else None."""
+        number = self._round
+        generation = self._advance(error)
+        if generation is not None and self._has_state and generation.step == number + 1:
+            return list(generation.facts)
+        return None
+
+    def _count_round(self, facts: list[Facts], heard_in: tuple[int, int] | None = None) -> None:
+        """The round counts, and was applied if this member has the state.
+
+        ``heard_in``: this member learned it from others in a later generation, which have dealt the next round already
+        in the one before; its place and the number of members there.
+        """
+        outcome = decide(facts)
+        self._facts, self._outcome = facts, outcome
+        self._round += 1
+        self._is_at_boundary = self._has_ended_round = True
+        newcomers, self._waiting_for_state = self._waiting_for_state, ()
+        if newcomers:
+            self._send_state(newcomers)
+        not_ready, contributors = self._not_ready, self._contributors
+        self._not_ready = outcome.not_ready
+        if heard_in is None:
+            self._begin_round(self.team.place, len(self.team.generation.members))
+            return
+        if outcome.newcomers or outcome.leaving:  # then the others have not begun the next round yet
+            self._not_ready = not_ready
+            heard_in = self.team.place, len(self.team.generation.members)
+        self._begin_round(*heard_in)
+        self._not_ready, self._contributors = not_ready, contributors
+        self._outcome = replace(outcome, leaving=frozenset(), newcomers=())  # those were places of another generation
+
+    # ---- membership
+
+    def _announcement(self) -> Announcement:
+        return Announcement(
+            member=self.team.membership.member,
+            step=self._round,
+            has_state=self._has_state,
+            is_complete=self._has_all_means,
+            facts=tuple(self._facts) if self._has_state else (),
+            digest=self._options.digest,
+            saved_step=self.saved_step(),
+        )
+
+    def _begin_generation(self, generation: Generation) -> None:
+        members, me = generation.members, self.team.membership.member.id
+        newcomers = tuple(place for place, each in enumerate(members) if each.id in generation.stateless)
+        # One source, as members are at different inner steps: two would send states of different rounds.
+        source = next((place for place, each in enumerate(members) if each.id in generation.sources), 0)
+        self._waiting_for_state = ()
+        self._not_ready = frozenset(newcomers)
+        if generation.is_restart:
+            self._not_ready = frozenset()
+            self._sums.clear()
+            self._begin_together(source, [place for place in newcomers if place != source])
+            self._outer.return_to_anchor()
+            self._round, self._is_at_boundary = self._table.round_of(self.state.step), True
+        elif me in generation.stateless:
+            self._has_state = self._is_at_boundary = False
+            self._round = generation.step
+            self._sums.clear()
+            self._rounds_then.clear()
+            self._receiving = Receiving(self.team.world, [source])
+        elif newcomers and self.team.place == source:
+            if self._is_at_boundary:
+                self._send_state(newcomers)
+            else:
+                self._waiting_for_state = newcomers
+        if not self._has_state or self._is_at_boundary:
+            self._begin_round(self.team.place, len(members))
+        self._contributors = len(members) - len(self._not_ready)
+        is_behind = generation.step > self._round  # the round counts for others, so this member has all means of it
+        self._has_all_means &= is_behind
+        self._sums.use(self.team.world, again=not is_behind)
+
+    def _send_state(self, newcomers: Sequence[int]) -> None:
+        world = self.team.world
+        try:
+            self._sendings.append(Sending(world, self.state.capture(), [world.rank], newcomers))
+        except (WorldBrokenError, WorldClosedError):
+            logger.debug("no state was sent, as the world is broken; the next generation has a source again")
+
+    # ---- a newcomer
+
+    def _catch_up(self, total: int | None) -> Iterator[Step]:
+        """Take part in a round with nothing to give; once the state is here, apply what counted since it was taken."""
+        receiving = self._receiving
+        assert receiving is not None
+        self.step = None
+        try:
+            is_here = bool(self._table.steps_of(self._round)) and self._take_part(receiving)
+            if not is_here and self._table.steps_of(self._round):
+                return  # and take part in the next round
+            receiving.wait()
+            self._take(receiving)
+        except (WorldBrokenError, WorldClosedError) as error:
+            self._advance(error)
+            return
+        except DamagedStateError as error:
+            logger.warning("%s; it is asked for again", error)
+            self.team.world.abort()
+            self._advance(None)
+            return
+        self._outer.return_to_anchor()
+        self._receiving = None
+        now = self._round
+        first = self._table.round_of(self.state.step)
+        yield from self._replay_rounds([each for each in self._rounds_then if each.number >= first])
+        self._rounds_then.clear()
+        assert self._table.round_of(self.state.step) == now
+        self._has_state = self._is_at_boundary = self._has_ended_round = True
+        self._first_step = self.state.step
+
+    def _take_part(self, receiving: Receiving) -> bool:
+        """Take part in a round with zeros, and keep what it gave. True: all were told that the state is here."""
+        steps = self._table.steps_of(self._round)
+        self._sums.clear()
+        for step in steps:
+            for fragment in self._table.due(step).send:
+                self._sums.send(fragment, torch.zeros_like(self._outer.payload(fragment)))
+        due = self._table.due(steps[-1])
+        taken = {fragment: self._sums.mean(fragment, self._contributors) for fragment in due.apply}
+        is_ready = receiving.poll()
+        facts = exchange(self.team.world, self._facts_of_round(is_ready=is_ready))
+        self._rounds_then.append(_QueuedRound(self._round, taken, means(facts)))
+        self._sums.clear()
+        self._count_round(facts)
+        self._is_at_boundary = False
+        return is_ready
+
+    def _replay_rounds(self, rounds: Sequence[_QueuedRound]) -> Iterator[Step]:
+        """Have the program run the steps without micro-batches, so that schedulers and averages go on with them."""
+        for each in rounds:
+            self._round_then = each
+            for number in self._table.steps_of(each.number):
+                step = self._new_step(number)
+                yield step
+                if step.phase is not StepPhase.OVER:
+                    raise StepError(f"step {number} was not applied: write 'with step:' in the loop over job.steps()")
+            self._round_then = None
