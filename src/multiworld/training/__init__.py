@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import (
     PeerRaisedError,
     PoisonedStepError,
+    ReplicaBrokenError,
     SetupError,
     StepError,
     TooFewReplicasError,
@@ -20,11 +21,15 @@ from .errors import (
 if TYPE_CHECKING:
     from .engine.step import Step
     from .job import Job, join
+    from .sync.strategies import DiLoCo, LocalSGD
 
 __all__ = [
+    "DiLoCo",
     "Job",
+    "LocalSGD",
     "PeerRaisedError",
     "PoisonedStepError",
+    "ReplicaBrokenError",
     "SetupError",
     "Step",
     "StepError",
@@ -34,7 +39,9 @@ __all__ = [
 ]
 
 _LAZY = {  # these import torch, which takes a second
+    "DiLoCo": ".sync.strategies",
     "Job": ".job",
+    "LocalSGD": ".sync.strategies",
     "Step": ".engine.step",
     "join": ".job",
 }

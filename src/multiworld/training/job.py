@@ -43,6 +43,9 @@ from .recovery.membership import Membership, MembershipOptions, new_member
 from .recovery.records import Generation
 from .recovery.team import Team
 from .state import Stateful, TrainingState
+from .sync.outer import make_outer_step
+from .sync.rounds import RoundTrainer
+from .sync.strategies import DiLoCo, LocalSGD
 
 logger = logging.getLogger(__name__)
 
@@ -136,6 +139,7 @@ class Job:
         self.state = TrainingState()
         self._listeners: list[Listener] = []
         self._modules: list[nn.Module] = []
+        self._sync: LocalSGD | DiLoCo | None = None
         self._parameters: dict[int, tuple[str, nn.Parameter]] = {}
         self._buffers: dict[int, Tensor] = {}
         self._optimizers: list[Optimizer] = []
@@ -165,14 +169,17 @@ class Job:
 
     # ---- what is trained
 
-    def replicate(self, module: Module) -> Module:
+    def replicate(self, module: Module, *, sync: LocalSGD | DiLoCo | None = None) -> Module:
         """Train this module together with the other replicas. Returns it; its parameters must not change in number.
 
-        Every rank builds it in the same way; all begin with the values of one rank.
+        Every rank builds it in the same way; all begin with the values of one rank. ``sync``: replicas compute their
+        steps alone, and meet once in many of them; by default their gradients are reduced in each step. Raises
+        ValueError if the options of ``join`` or another module's ``sync`` do not allow it.
         """
         self._check_not_begun("replicate")
         number = len(self._modules)
         self._modules.append(module)
+        self._check_sync(sync)
         for name, parameter in module.named_parameters():
             if parameter.requires_grad and id(parameter) not in self._parameters:
                 self._parameters[id(parameter)] = (f"{number}.{name}" if number else name, parameter)
@@ -235,22 +242,20 @@ class Job:
     def _new_trainer(self, loader: StepLoader) -> Trainer:
         names = [name for name, _ in self._parameters.values()]
         gradients = Gradients([parameter for _, parameter in self._parameters.values()], names)
-        reduction: Reduction = TreeReduction() if self.options.exact else SumReduction()
-        trainer = Trainer(
-            self._team,
-            self.state,
-            gradients,
-            Buffers(list(self._buffers.values())),
-            reduction,
-            loader,
-            self,
-            TrainerOptions(
-                batch=self.options.batch,
-                exact=self.options.exact,
-                seed=self.options.seed,
-                digest=self._digest(loader),
-            ),
+        options = TrainerOptions(
+            batch=self.options.batch, exact=self.options.exact, seed=self.options.seed, digest=self._digest(loader)
         )
+        trainer: Trainer
+        if self._sync is None:
+            reduction: Reduction = TreeReduction() if self.options.exact else SumReduction()
+            buffers = Buffers(list(self._buffers.values()))
+            trainer = Trainer(self._team, self.state, gradients, buffers, reduction, loader, self, options)
+        else:
+            outer = make_outer_step(self._sync, self._modules)  # now, as its anchors are what the program has loaded
+            self.state.add("outer", outer)
+            trainer = RoundTrainer(
+                self._team, self.state, gradients, loader, self, options, strategy=self._sync, outer=outer
+            )
         trainer.is_leaving = lambda: self._is_leaving
         trainer.full_size = self.world_size
         trainer.may_skip_optimizer = any(isinstance(part, torch.amp.GradScaler) for part in self.state.parts.values())
@@ -340,6 +345,18 @@ class Job:
 
     # ---- checks
 
+    def _check_sync(self, sync: LocalSGD | DiLoCo | None) -> None:
+        if sync is not None and not isinstance(sync, (LocalSGD, DiLoCo)):
+            raise TypeError(f"sync={sync!r}: expected training.LocalSGD(...), training.DiLoCo(...) or None")
+        if len(self._modules) > 1 and sync != self._sync:
+            raise ValueError(f"sync={sync!r}, but another module has sync={self._sync!r}: give all of them the same")
+        if sync is not None and (self.options.exact or self.options.batch != "constant"):
+            raise ValueError(
+                f"sync={sync!r} does not go with exact=True or batch={self.options.batch!r}: replicas that compute "
+                "their steps alone have gradients and micro-batches of their own"
+            )
+        self._sync = sync
+
     def _check_not_begun(self, what: str) -> None:
         if self._trainer is not None:
             raise StepError(f"job.{what}() was called after job.steps(): hand everything over before the first step")
@@ -372,6 +389,7 @@ class Job:
             "what is tracked": sorted(self.state.parts),
             "the data": loader.digest(),
             "the options": (self.options.batch, self.options.exact, self.options.seed),
+            "sync": None if self._sync is None else self._sync.key,
         }
         return ";".join(f"{name}={_hash(str(value))}" for name, value in parts.items())
 

@@ -32,7 +32,9 @@ class OuterStep(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-def make_outer_step(strategy: LocalSGD | DiLoCo, model: nn.Module) -> OuterStep:
+def make_outer_step(strategy: LocalSGD | DiLoCo, modules: Sequence[nn.Module]) -> OuterStep:
+    """Its anchors are copies of the parameters as they are now. Raises ValueError, TypeError if they do not fit."""
+    model = modules[0] if len(modules) == 1 else nn.ModuleDict({f"model_{i}": each for i, each in enumerate(modules)})
     return ParameterMean(model) if isinstance(strategy, LocalSGD) else PseudoGradients(strategy, model)
 
 

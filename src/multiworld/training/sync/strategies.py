@@ -31,6 +31,11 @@ class LocalSGD:
     def timetable(self, total: int | None = None) -> Timetable:
         return Timetable(every=self.every, total=total)
 
+    @property
+    def key(self) -> str:
+        """What must be the same on all ranks."""
+        return str(self)
+
 
 def nesterov(params: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
     """Return the outer optimizer of the DiLoCo paper: SGD with Nesterov momentum 0.9 and learning rate 0.7."""
@@ -76,6 +81,15 @@ class DiLoCo:
 
     def timetable(self, total: int | None = None) -> Timetable:
         return Timetable(every=self.every, fragments=self.fragments, overlap=self.inner_overlap, total=total)
+
+    @property
+    def key(self) -> str:
+        """What must be the same on all ranks, and can be compared: of the outer optimizer that is type and defaults."""
+        import torch
+
+        outer = self.outer([torch.nn.Parameter(torch.zeros(1))])
+        numbers = (self.every, self.fragments, self.inner_overlap, self.share_kept, self.compress)
+        return f"{numbers} {type(outer).__name__} {sorted(outer.defaults.items(), key=str)}"
 
     @property
     def inner_overlap(self) -> int:

@@ -23,7 +23,7 @@ def make_model() -> nn.Module:
 
 def make_members(strategy: LocalSGD | DiLoCo, num: int = 3) -> tuple[list[nn.Module], list[OuterStep]]:
     models = [make_model() for _ in range(num)]
-    return models, [make_outer_step(strategy, model) for model in models]
+    return models, [make_outer_step(strategy, [model]) for model in models]
 
 
 def inputs_of(member: int, step: int) -> Tensor:
@@ -133,7 +133,7 @@ def test_local_sgd_takes_the_mean_of_all_parameters() -> None:
 def test_one_member_alone_with_outer_rate_1_trains_as_without() -> None:
     strategy = DiLoCo(every=3, outer=lambda params: torch.optim.SGD(params, lr=1.0))
     model, alone = make_model(), make_model()
-    outer = make_outer_step(strategy, model)
+    outer = make_outer_step(strategy, [model])
     for step in range(6):
         inner_step(model, 0, step)
         inner_step(alone, 0, step)
@@ -157,7 +157,7 @@ def test_a_newcomer_with_the_outer_state_goes_on_as_the_others() -> None:
     strategy = DiLoCo(every=6, fragments=2, overlap=0)
     _, outers = train(strategy, 12)
     newcomer = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)).double()
-    its = make_outer_step(strategy, newcomer)
+    its = make_outer_step(strategy, [newcomer])
     its.load_state_dict(copy.deepcopy(outers[0].state_dict()))
     its.return_to_anchor()
     mean = torch.randn_like(outers[0].payload(0))
@@ -172,7 +172,7 @@ def test_a_newcomer_with_the_outer_state_goes_on_as_the_others() -> None:
 
 def test_half_precision_models_have_anchors_in_full_precision() -> None:
     model = make_model().bfloat16()
-    outer = make_outer_step(DiLoCo(every=2), model)
+    outer = make_outer_step(DiLoCo(every=2), [model])
     anchors = outer.state_dict()["anchors"]
     assert {anchor.dtype for anchor in anchors.values()} == {torch.float32}
     tiny = torch.full_like(outer.payload(0), 1e-6)
@@ -185,7 +185,7 @@ def test_half_precision_models_have_anchors_in_full_precision() -> None:
 def test_buffers_are_averaged_and_counts_stay_whole() -> None:
     models = [nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)) for _ in range(2)]
     for strategy in (LocalSGD(every=2), DiLoCo(every=2)):
-        outers = [make_outer_step(strategy, model) for model in models]
+        outers = [make_outer_step(strategy, [model]) for model in models]
         for member, model in enumerate(models):
             model(torch.full((4, 2), float(member)))
         norms = [model[1] for model in models]
@@ -202,8 +202,8 @@ def test_buffers_are_averaged_and_counts_stay_whole() -> None:
 def test_parameters_that_are_not_trained_are_not_sent() -> None:
     model = make_model()
     model[0].requires_grad_(False)  # type: ignore[index]
-    assert make_outer_step(LocalSGD(every=2), model).payload(0).numel() == 7
-    assert make_outer_step(DiLoCo(every=2), model).payload(0).numel() == 7
+    assert make_outer_step(LocalSGD(every=2), [model]).payload(0).numel() == 7
+    assert make_outer_step(DiLoCo(every=2), [model]).payload(0).numel() == 7
 
 
 def test_state_of_another_model_or_strategy_is_refused_before_anything_changes() -> None:
@@ -211,9 +211,9 @@ def test_state_of_another_model_or_strategy_is_refused_before_anything_changes()
     with pytest.raises(ValueError, match="of another model or of LocalSGD"):
         outer.load_state_dict({})
     with pytest.raises(ValueError, match="it is of DiLoCo"):
-        make_outer_step(LocalSGD(every=2), make_model()).load_state_dict(outer.state_dict())
+        make_outer_step(LocalSGD(every=2), [make_model()]).load_state_dict(outer.state_dict())
     with pytest.raises(TypeError, match=r"must return a torch\.optim\.Optimizer"):
-        make_outer_step(DiLoCo(every=2, outer=lambda params: None), make_model())  # type: ignore[arg-type, return-value]
+        make_outer_step(DiLoCo(every=2, outer=lambda params: None), [make_model()])  # type: ignore[arg-type, return-value]
 
 
 def test_a_mean_of_other_length_is_refused() -> None:
