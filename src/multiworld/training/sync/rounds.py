@@ -338,6 +338,7 @@ class RoundTrainer(Trainer):
         first = self._table.round_of(self.state.step)
         yield from self._replay_rounds([each for each in self._rounds_then if each.number >= first])
         self._rounds_then.clear()
+        self._outer.return_to_anchor()  # what was mixed with it meanwhile came from no training of this member
         assert self._table.round_of(self.state.step) == now
         self._has_state = self._is_at_boundary = self._has_ended_round = True
         self._first_step = self.state.step

@@ -1,0 +1,130 @@
+"""Replicas that compute their steps alone, under the launcher: one is killed in an inner step, and comes back."""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from multiworld.training.sync.outer import OuterStep, make_outer_step
+from tests import warm_programs
+
+from .training_sync_program import INNER_LR, NUM_MICRO_BATCHES, STRATEGIES, loss_of, make_model, rows
+
+PROGRAM = Path(__file__).with_name("training_sync_program.py")
+TOTAL, KILLED_RANK, KILL_AT = 150, 1, 28
+
+pytestmark = pytest.mark.process
+
+
+@dataclass
+class Life:
+    """What one process wrote down: its share of each step that it did, and what it ended with."""
+
+    rank: int
+    shares: dict[int, list[int]] = field(default_factory=dict)
+    final: list[float] | None = None
+    scheduler: int = 0
+
+
+def read(folder: Path) -> list[Life]:
+    lives = []
+    for path in sorted(folder.iterdir(), key=lambda path: path.stat().st_ctime_ns):
+        life = Life(int(path.name.partition("-")[0]))
+        for line in path.read_text().splitlines():
+            said = json.loads(line)
+            if "final" in said:
+                life.final, life.scheduler = said["final"], said["scheduler"]
+            else:
+                assert said["step"] not in life.shares, f"rank {life.rank} did step {said['step']} twice"
+                life.shares[said["step"]] = said["share"]
+        lives.append(life)
+    return lives
+
+
+class Member:
+    """A member in this process, which does what the life of a real one says."""
+
+    def __init__(self, strategy: str, life: Life) -> None:
+        self.life = life
+        self.model: nn.Module = make_model()
+        self.outer: OuterStep = make_outer_step(STRATEGIES[strategy], [self.model])
+        self.has_begun = False
+
+    def begin(self, state: dict[str, object], model: dict[str, torch.Tensor]) -> None:
+        """Take what all have in common."""
+        self.model.load_state_dict(copy.deepcopy(model))
+        self.outer.load_state_dict(copy.deepcopy(state))
+        self.outer.return_to_anchor()
+        self.has_begun = True
+
+    def compute(self, step: int) -> None:
+        share = self.life.shares[step]
+        loss = torch.stack([loss_of(self.model, rows(step, number)) for number in share]).mean()
+        gradients = torch.autograd.grad(loss, list(self.model.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(self.model.parameters(), gradients, strict=True):
+                parameter.sub_(INNER_LR * gradient)
+
+
+def train_again(strategy: str, lives: list[Life]) -> torch.Tensor:
+    """Do in this process what the lives say, and return the model at the end, flat."""
+    table = STRATEGIES[strategy].timetable(TOTAL)
+    members = [Member(strategy, life) for life in lives]
+    sent: dict[int, torch.Tensor] = {}
+    for number in range(table.round_of(TOTAL)):
+        steps = table.steps_of(number)
+        members_of_round = [each for each in members if each.life.shares.get(steps[-1])]
+        for member in members_of_round:
+            if not member.has_begun:
+                first = next((each for each in members if each.has_begun and each in members_of_round), member)
+                member.begin(first.outer.state_dict(), first.model.state_dict())
+        for step in steps:
+            for member in members_of_round:
+                member.compute(step)
+            for fragment in table.due(step).send:
+                sent[fragment] = torch.stack([each.outer.payload(fragment) for each in members_of_round]).mean(0)
+            for fragment in table.due(step).apply:
+                mean = sent.pop(fragment)
+                for member in members_of_round:
+                    member.outer.apply(fragment, mean, is_last=table.due(step).is_last)
+    return torch.cat([parameter.detach().flatten() for parameter in members_of_round[0].model.parameters()])
+
+
+def test_a_death_in_an_inner_step_costs_that_replicas_round_and_the_others_nothing(tmp_path: Path) -> None:
+    strategy = "streaming"  # with fragments, overlap and mixing: the others are simpler cases of it
+    run = [sys.executable, "-m", "multiworld.run", "--nproc-per-node=3", "--max-restarts=3", str(PROGRAM)]
+    command = [*run, *map(str, (tmp_path, strategy, TOTAL, KILLED_RANK, KILL_AT))]
+    ended = warm_programs.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    lives = read(tmp_path)
+    killed, replacement = (life for life in lives if life.rank == KILLED_RANK)
+    survivors = [life for life in lives if life.rank != KILLED_RANK]
+    table = STRATEGIES[strategy].timetable(TOTAL)
+
+    for survivor in survivors:
+        assert sorted(survivor.shares) == list(range(TOTAL))  # each step once: nothing was done again
+        assert all(survivor.shares.values())
+    assert list(killed.shares) == list(range(KILL_AT))
+    first = next(step for step, share in replacement.shares.items() if share)
+    assert first == table.start_of(table.round_of(first)) > KILL_AT
+    for number in range(table.round_of(TOTAL)):
+        if number == table.round_of(KILL_AT):
+            continue  # the share of the killed one is lost from there to the end of this round
+        for step in table.steps_of(number):
+            did = [number for life in lives for number in life.shares.get(step, [])]
+            assert sorted(did) == list(range(NUM_MICRO_BATCHES)), f"step {step}"
+
+    ended_with = [life for life in lives if life.final is not None]
+    assert len(ended_with) == 3
+    expected = train_again(strategy, lives)
+    for life in ended_with:
+        assert life.final == ended_with[0].final
+        assert life.scheduler == TOTAL
+        torch.testing.assert_close(torch.tensor(life.final, dtype=torch.float64), expected, rtol=1e-10, atol=1e-12)

@@ -1,0 +1,118 @@
+"""A training whose replicas compute their steps alone; each process writes down what it did. Started by the launcher.
+
+training_sync_program.py FOLDER STRATEGY TOTAL KILLED_RANK KILL_AT
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from multiworld import training
+
+NUM_MICRO_BATCHES, ROWS, INNER_LR = 6, 4, 0.05
+WAIT_AFTER = 20  # steps after the kill: the survivors have taken outer steps alone then
+STRATEGIES: dict[str, training.LocalSGD | training.DiLoCo] = {
+    "local": training.LocalSGD(every=6),
+    "diloco": training.DiLoCo(every=6),
+    "streaming": training.DiLoCo(every=8, fragments=2, overlap=1, alpha=0.25),
+}
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+
+
+def rows(step: int, micro_batch: int) -> Tensor:
+    """``[ROWS, 4]``"""
+    generator = torch.Generator().manual_seed(100 * step + micro_batch)
+    return torch.randn(ROWS, 4, generator=generator, dtype=torch.float64)
+
+
+def loss_of(model: nn.Module, inputs: Tensor) -> Tensor:
+    loss: Tensor = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+    return loss
+
+
+class Rows:
+    """A StepLoader over ``rows`` without an end."""
+
+    global_batch, micro_batch = NUM_MICRO_BATCHES * ROWS, ROWS
+    num_micro_batches = NUM_MICRO_BATCHES
+    num_steps = None
+
+    def epoch_of(self, step: int) -> int:
+        return 0
+
+    def samples(self, step: int) -> Sequence[Sequence[str]]:
+        return [[f"{step}.{number}.{row}" for row in range(ROWS)] for number in range(NUM_MICRO_BATCHES)]
+
+    def fetch(self, step: int, micro_batches: Sequence[int]) -> Iterator[tuple[int, tuple[int, Tensor]]]:
+        for number in micro_batches:
+            yield number, (number, rows(step, number))
+
+    def expect(self, step: int, micro_batches: Sequence[int]) -> None:
+        pass
+
+    def digest(self) -> str:
+        return "rows"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def main(folder: str, strategy: str, total: int, killed_rank: int, kill_at: int) -> None:
+    torch.set_num_threads(1)
+    job = training.join("sync")
+    model = job.replicate(make_model(), sync=STRATEGIES[strategy])
+    optimizer = job.optimizer(torch.optim.SGD(model.parameters(), lr=INNER_LR))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    job.track(scheduler=scheduler)
+    log_path = Path(folder) / f"{job.rank}-{os.getpid()}"
+    is_first_life = not any(Path(folder).glob(f"{job.rank}-*"))
+    with log_path.open("w", buffering=1) as log:
+        for step in job.steps(Rows(), total=total):
+            share = []
+            with step:
+                for number, inputs in step:
+                    if is_first_life and job.rank == killed_rank and step.index == kill_at:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    loss = loss_of(model, inputs)
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    step.record(loss=loss)
+                    share.append(number)
+                optimizer.step()
+                scheduler.step()
+            log.write(json.dumps({"step": step.index, "share": share, "values": dict(step.values)}) + "\n")
+            if killed_rank >= 0:
+                pace(Path(folder), killed_rank, may_wait=step.index == kill_at + WAIT_AFTER)
+        final = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+        log.write(json.dumps({"final": final.tolist(), "scheduler": scheduler.last_epoch}) + "\n")
+
+
+def pace(folder: Path, killed_rank: int, *, may_wait: bool) -> None:
+    """Leave the replacement time to come; at one step wait for it, as its interpreter takes long to start."""
+    deadline = time.monotonic() + 60
+    while may_wait and len(list(folder.glob(f"{killed_rank}-*"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))
