@@ -105,8 +105,6 @@ class Gradients:
 
     def end_micro_batch(self) -> None:
         self._on_ready = None
-        for index in self.used:
-            self._collect(index)
 
     def apply(self, is_unused: Callable[[int], bool]) -> None:
         """Let every ``.grad`` be the reduced gradient; None where no member had any."""
@@ -117,32 +115,33 @@ class Gradients:
                 self._point(index, parameter, self._reduced[index])
 
     def _point(self, index: int, parameter: nn.Parameter, view: Tensor) -> None:
-        grad = parameter.grad
-        if grad is not None and local(grad).data_ptr() == view.data_ptr():
-            return
-        parameter.grad = like(parameter.data, view)
+        if parameter.grad is not view:  # of a DTensor: as a new one each time
+            parameter.grad = like(parameter.data, view)
 
-    def _collect(self, index: int) -> None:
-        """The program may have set ``.grad`` to None before backward, which made a tensor of its own then."""
-        grad, view = self.parameters[index].grad, self._sums[index]
-        if grad is not None and local(grad).data_ptr() != view.data_ptr():
+    def _collect(self, index: int, grad: Tensor, view: Tensor) -> None:
+        """The program had set ``.grad`` to None before backward, which made a tensor of its own then."""
+        if local(grad).data_ptr() != view.data_ptr():
             view.add_(local(grad))
             self._point(index, self.parameters[index], view)
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
-        def fired(_: Tensor) -> None:
-            self.used.add(index)
-            if index in self._fired:
+        view, bucket = self._sums[index], self._bucket_of[index]
+        used, fired_now = self.used, self._fired
+
+        def fired(parameter: Tensor) -> None:  # for each parameter in each backward: it must be quick
+            grad = parameter.grad
+            if grad is not view and grad is not None:
+                self._collect(index, grad, view)
+            if index in fired_now:
                 self.used_twice = True
-                self.came_late |= self._on_ready is not None and self._bucket_of[index] < self._next
+                self.came_late |= self._on_ready is not None and bucket < self._next
                 return
-            self._fired.add(index)
-            self._collect(index)
-            if self._on_ready is None:
-                return
-            self._missing[self._bucket_of[index]] -= 1
-            while self._next < len(self.buckets) and not self._missing[self._next]:
-                self._on_ready(self._next)
-                self._next += 1
+            fired_now.add(index)
+            used.add(index)
+            if self._on_ready is not None:
+                self._missing[bucket] -= 1
+                while self._next < len(self.buckets) and not self._missing[self._next]:
+                    self._on_ready(self._next)
+                    self._next += 1
 
         return fired

@@ -106,7 +106,7 @@ class Membership:
 
     # ---- while a world stands
 
-    def look_for_newcomers(self, every_s: float = 0.1) -> None:
+    def look_for_newcomers(self, every_s: float = 0.25) -> None:
         """Ask the store who waits, without waiting for its answer: it is in ``newcomers`` by the next step or so."""
         assert self.generation is not None
         poll, now = self._poll, time.monotonic()
