@@ -77,3 +77,49 @@ class ReplicaBrokenError(TrainingError):
             f"replica {self.replica} lost a process, so its process {self.shard} ends, too: {self.cause} The other "
             "replicas go on. The launcher starts this replica again as long as its restarts last (--max-restarts)"
         )
+
+
+class CheckpointError(TrainingError):
+    """The root of what is wrong with a checkpoint that was to be loaded."""
+
+
+class CheckpointDamagedError(CheckpointError):
+    """A file of a checkpoint is not what was written. Fields: ``path`` (the checkpoint's), ``file``, ``problem``."""
+
+    def __init__(self, path: str, file: str, problem: str) -> None:
+        super().__init__(path, file, problem)
+        self.path, self.file, self.problem = path, file, problem
+
+    def __str__(self) -> str:
+        return (
+            f"checkpoint {self.path} is damaged: {self.file}: {self.problem}. "
+            "Remove it, or restore that file; the checkpoints before it may still be whole"
+        )
+
+
+class CheckpointVersionError(CheckpointError):
+    """A later release wrote the checkpoint. Fields: ``path``, ``found`` (its format), ``newest`` (we can read)."""
+
+    def __init__(self, path: str, found: int, newest: int) -> None:
+        super().__init__(path, found, newest)
+        self.path, self.found, self.newest = path, found, newest
+
+    def __str__(self) -> str:
+        return (
+            f"checkpoint {self.path} has format {self.found}, and this release reads formats up to {self.newest}. "
+            "Use the release that wrote it, or a later one"
+        )
+
+
+class CheckpointMismatchError(CheckpointError):
+    """A checkpoint is of another model or program. Fields: ``path``, ``differences`` (a sentence each)."""
+
+    def __init__(self, path: str, differences: tuple[str, ...]) -> None:
+        super().__init__(path, differences)
+        self.path, self.differences = path, differences
+
+    def __str__(self) -> str:
+        return (
+            f"checkpoint {self.path} does not fit this program: {'; '.join(self.differences)}. "
+            "Run the program that wrote it, or give Checkpoint another dir"
+        )

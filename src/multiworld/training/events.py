@@ -98,6 +98,41 @@ class StateReceived(TrainingEvent):
     took_s: float
 
 
+@message("checkpoint_saved")
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSaved(TrainingEvent):
+    """The checkpoint of step ``step`` (so many were committed) is whole, and has the name ``path``.
+
+    ``stall_s``: how long the training thread was held for it. ``took_s``: from then until it was whole.
+    """
+
+    step: int
+    path: str
+    size_bytes: int
+    stall_s: float
+    took_s: float
+
+
+@message("checkpoint_failed")
+@dataclass(frozen=True, kw_only=True)
+class CheckpointFailed(TrainingEvent):
+    """There is no checkpoint of step ``step``, for a ``reason``. The training goes on; older ones are not touched."""
+
+    step: int
+    reason: str
+
+
+@message("checkpoint_loaded")
+@dataclass(frozen=True, kw_only=True)
+class CheckpointLoaded(TrainingEvent):
+    """This process took the state of step ``step`` from the checkpoint ``path``."""
+
+    step: int
+    path: str
+    size_bytes: int
+    took_s: float
+
+
 @message("training_ended")
 @dataclass(frozen=True, kw_only=True)
 class TrainingEnded(TrainingEvent):

@@ -1,0 +1,42 @@
+"""What a user sets for checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from multiworld.training.checkpoint.config import Checkpoint
+
+
+def test_a_checkpoint_is_due_after_every_so_many_committed_steps_and_when_asked_for() -> None:
+    config = Checkpoint("somewhere", every_steps=20)
+    assert [step for step in range(61) if config.is_due(step)] == [20, 40, 60]
+    assert config.is_due(7, asked=True)
+    assert not config.is_due(0, asked=True)
+
+
+def test_the_directory_stays_where_it_was_when_the_program_changes_its_own(monkeypatch: Any, tmp_path: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = Checkpoint("here")
+    monkeypatch.chdir("/")
+    assert config.directory == str(tmp_path / "here")
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "said"),
+    [
+        ({"dir": ""}, TypeError, "a directory that all hosts share"),
+        ({"dir": 3}, TypeError, "dir=3"),
+        ({"every_steps": 0}, ValueError, "every_steps=0: give 1 or more"),
+        ({"every_steps": 2.5}, TypeError, "every_steps=2.5: give a whole number"),
+        ({"keep": 0}, ValueError, "keep=0: give 1 or more"),
+        ({"keep": True}, TypeError, "keep=True"),
+        ({"writers": 0}, ValueError, "writers=0"),
+        ({"copies": -1}, ValueError, "copies=-1: give 0 or more"),
+        ({"timeout_s": 0}, ValueError, "timeout_s=0"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_its_name(settings: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        Checkpoint(**{"dir": "d", **settings})
