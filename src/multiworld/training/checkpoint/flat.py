@@ -1,0 +1,88 @@
+"""A captured state as a flat table of named tensors and values, and back with its keys and containers as they were.
+
+The names are those of ``torch.distributed.checkpoint``, so it can read what we write. Its own way back makes strings
+of all keys and lists of all sequences, which optimizers do not take; ``structure`` keeps what is lost there. It is
+plain data, so reading it needs none of our code.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+STRUCTURE = "structure"
+LEAF, DICT, ORDERED, LIST = "leaf", "dict", "ordered", "list"
+
+Path = tuple["str | int", ...]
+
+
+@dataclass(frozen=True)
+class FlatState:
+    """``leaves``: tensors and values by name. ``paths``: what each name was made of. ``structure``: see the module."""
+
+    leaves: Mapping[str, Any]
+    paths: Mapping[str, Path]
+    structure: Any
+
+
+def flatten(capture: Mapping[str, Any]) -> FlatState:
+    """Take what ``TrainingState.capture`` returned; tensors are not copied. Raises ValueError if two names are equal.
+
+    Names: ``step``, ``rng.cpu``, ``model.NAME.…``, ``optimizer.NAME.…``, ``loader.…``.
+    """
+    leaves: dict[str, Any] = {}
+    paths: dict[str, Path] = {}
+    nested = {"step": capture["step"], "rng": capture["rng"], **capture["parts"]}
+    structure = _structure(nested, "", (), leaves, paths)
+    return FlatState(leaves, paths, structure)
+
+
+def unflatten(structure: Any, leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``TrainingState.restore`` takes."""
+    nested = _build(structure, leaves)
+    step, rng = nested.pop("step"), nested.pop("rng")
+    return {"step": step, "rng": rng, "parts": nested}
+
+
+def _structure(value: Any, name: str, path: Path, leaves: dict[str, Any], paths: dict[str, Path]) -> Any:
+    """Return what ``_build`` needs, and note the leaves. DCP takes only these containers apart, and so do we."""
+    if isinstance(value, Mapping):
+        dot = name and name + "."
+        items = []
+        for key, each in value.items():
+            text = str(key)
+            items.append((key, _structure(each, dot + text, (*path, text), leaves, paths)))
+        if type(value) is OrderedDict:
+            return ORDERED, items, copy.deepcopy(vars(value))  # a module's has its versions in an attribute
+        return DICT, items
+    if isinstance(value, list) and _is_divided(value):
+        return LIST, [
+            _structure(each, f"{name}.{index}", (*path, index), leaves, paths) for index, each in enumerate(value)
+        ]
+    if name in leaves or name == STRUCTURE:
+        raise ValueError(f"two values of the state are called {name!r}; rename one of the keys that it is made of")
+    leaves[name], paths[name] = value, path
+    return LEAF, name
+
+
+def _is_divided(values: list[Any]) -> bool:
+    return any(isinstance(each, (Tensor, Mapping)) or (isinstance(each, list) and _is_divided(each)) for each in values)
+
+
+def _build(structure: Any, leaves: Mapping[str, Any]) -> Any:
+    kind, content = structure[0], structure[1]
+    if kind == LEAF:
+        return leaves[content]
+    if kind == LIST:
+        return [_build(each, leaves) for each in content]
+    pairs = [(key, _build(each, leaves)) for key, each in content]
+    if kind == DICT:
+        return dict(pairs)
+    ordered = OrderedDict(pairs)
+    vars(ordered).update(structure[2])
+    return ordered

@@ -1,0 +1,115 @@
+"""Take a state from a checkpoint: read it with DCP, compare it with the program's, and restore it between two steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
+from torch.distributed.tensor import DTensor, empty
+
+from ..errors import CheckpointDamagedError, CheckpointMismatchError
+from ..state import TrainingState
+from .finding import Found, verify
+from .flat import STRUCTURE, flatten, unflatten
+
+MOST_SHOWN = 5
+MODELS, OPTIMIZERS = "model", "optimizer"
+
+
+def load(found: Found, state: TrainingState, *, hashes: bool = True) -> None:
+    """Restore the state, at any number of replicas. ``hashes``: read all files once before, and compare them.
+
+    A tensor that is sharded in the program's state is filled with the shard of this process, wherever it was saved.
+    Raises CheckpointDamagedError, or CheckpointMismatchError if the checkpoint is of another model or program: nothing
+    has changed then. What a part's ``load_state_dict`` raises comes through; a loader with other settings does.
+    """
+    verify(found, hashes=hashes)
+    current = state.capture()
+    captured = read(found, flatten(current).leaves)
+    differences = compare(captured, current)
+    if differences:
+        raise CheckpointMismatchError(found.path, tuple(differences))
+    state.restore(captured)
+
+
+def read(found: Found, like: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return what ``TrainingState.restore`` takes. ``like``: sharded tensors by name; they say which shards to read."""
+    reader = FileSystemReader(found.path)
+    try:
+        metadata = reader.read_metadata()
+        leaves: dict[str, Any] = {name: _target(name, metadata, like or {}) for name in metadata.state_dict_metadata}
+        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+        planner.set_up_planner(leaves, metadata, True)
+        reader.set_up_storage_reader(metadata, True)
+        plan = reader.prepare_local_plan(planner.create_local_plan())
+        plan = reader.prepare_global_plan(planner.create_global_plan([plan]))[0]
+        reader.read_data(planner.finish_plan(plan), planner).wait()
+        structure = leaves.pop(STRUCTURE)
+        return unflatten(structure, leaves)
+    except (OSError, EOFError, KeyError, RuntimeError) as error:  # its bytes are what was written, or were not compared
+        raise CheckpointDamagedError(found.path, ".metadata", f"it cannot be read ({error!r})") from error
+
+
+def compare(captured: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """Return what keeps a state from another one's place: parts, parameters, shapes, groups of optimizers. Pure."""
+    saved, wanted = captured["parts"], current["parts"]
+    differences = _names("parts", saved, wanted)
+    for part in sorted(set(saved) & set(wanted)):
+        kind = part.partition(".")[0]
+        if kind == MODELS:
+            differences += _models(part, saved[part], wanted[part])
+        elif kind == OPTIMIZERS:
+            differences += _optimizers(part, saved[part], wanted[part])
+    return differences
+
+
+def _models(part: str, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    differences = _names(f"tensors of {part}", saved, wanted)
+    shapes = [
+        f"{name} has {_shape(saved[name])} in the checkpoint and {_shape(wanted[name])} here"
+        for name in wanted
+        if name in saved and _shape(saved[name]) != _shape(wanted[name])
+    ]
+    return differences + _shortened([f"{part}: {each}" for each in shapes])
+
+
+def _optimizers(part: str, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    if "param_groups" not in saved or "param_groups" not in wanted:
+        return []  # an optimizer of the program's own making; its load_state_dict decides
+    then, now = ([len(group["params"]) for group in each["param_groups"]] for each in (saved, wanted))
+    return [f"{part}: it had groups of {then} parameters, and has groups of {now}"] if then != now else []
+
+
+def _names(of_what: str, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    missing, unknown = sorted(set(wanted) - set(saved)), sorted(set(saved) - set(wanted))
+    differences = [f"{of_what} that the checkpoint lacks: {', '.join(_shortened(missing))}"] if missing else []
+    return differences + ([f"{of_what} that are unknown here: {', '.join(_shortened(unknown))}"] if unknown else [])
+
+
+def _shortened(names: list[str]) -> list[str]:
+    return names if len(names) <= MOST_SHOWN else [*names[:MOST_SHOWN], f"and {len(names) - MOST_SHOWN} more"]
+
+
+def _shape(value: Any) -> str:
+    return f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}" if isinstance(value, Tensor) else "a value"
+
+
+def _target(name: str, metadata: Metadata, like: Mapping[str, Any]) -> Any:
+    """Return what DCP reads into: a tensor, of this process's shards if it is sharded here."""
+    saved = metadata.state_dict_metadata[name]
+    if isinstance(saved, BytesStorageMetadata):
+        return ""  # any value: DCP puts another in its place
+    sharded = like.get(name)
+    if isinstance(sharded, DTensor) and sharded.shape == saved.size:
+        return empty(
+            saved.size,
+            dtype=saved.properties.dtype,
+            device_mesh=sharded.device_mesh,
+            placements=sharded.placements,
+        )
+    return torch.empty(saved.size, dtype=saved.properties.dtype)

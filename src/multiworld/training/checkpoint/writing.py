@@ -1,0 +1,183 @@
+"""Write one checkpoint: this writer's part of it and, as the first writer, what makes it whole."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import mmap
+import pickle
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem
+from torch.distributed.checkpoint.storage import WriteResult
+
+from ...wire.backoff import BackOff
+from .disk import Disk
+from .finding import look
+from .manifest import FileFacts, Manifest
+from .names import MANIFEST, deleted_name, leftovers, surplus, unfinished_name, whole_name
+from .orders import Write
+from .staging import Staged
+
+FIRST_LOOK_S, LAST_LOOK_S = 0.01, 0.5
+
+Gone = Callable[[float], Collection[int]]
+"""Waits up to so many seconds for news, and returns the writers that are gone."""
+
+
+class UnfinishedError(Exception):
+    """A checkpoint cannot be made whole: the message says why."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one writer says of what it wrote: to the first one, in a file."""
+
+    plan: SavePlan
+    results: list[WriteResult]
+    files: dict[str, FileFacts]
+
+
+def write_checkpoint(order: Write, staged: Staged, memory: mmap.mmap | None, disk: Disk, gone: Gone) -> Path | None:
+    """Return the path of the whole checkpoint as the first writer, None as another one.
+
+    Raises OSError or UnfinishedError, and what DCP raises. What was written is removed then, so that a full disk does
+    not stay full.
+    """
+    directory = Path(order.directory)
+    unfinished = directory / unfinished_name(order.step, order.attempt)
+    try:
+        disk.mkdir(unfinished)
+        if order.writer == 0:
+            for name in leftovers(disk.names(directory), current=unfinished.name):
+                disk.remove_tree(directory / name)
+        part = _write_part(order, staged, memory, disk, unfinished)
+        if order.writer > 0:
+            disk.write(unfinished / _part_name(order.writer), pickle.dumps(part))
+            return None
+        return _complete(order, [part, *_others(order, disk, unfinished, gone)], disk, directory, unfinished)
+    except Exception as error:
+        _give_up(order, disk, unfinished, error)
+        raise
+
+
+def remove_surplus(order: Write, disk: Disk) -> None:
+    """Remove all but the ``keep`` newest. Each first gets a name that is never read. Raises OSError."""
+    directory = Path(order.directory)
+    found, _ = look(directory)
+    for name in surplus(found, order.job, order.keep):
+        deleted = directory / deleted_name(name, order.attempt)
+        disk.rename(directory / name, deleted)
+        disk.remove_tree(deleted)
+
+
+def _write_part(order: Write, staged: Staged, memory: mmap.mmap | None, disk: Disk, unfinished: Path) -> Part:
+    plan, places = staged.plan()
+    tensors = {name: place.view(memory) for name, place in places.items()}
+    writer = _dcp_writer(unfinished, disk)
+    plan = writer.prepare_global_plan([SavePlan([])] * order.writer + [plan])[order.writer]
+    results = writer.write_data(plan, _StagedPlanner(tensors, staged)).value()
+    return Part(plan, results, dict(disk.facts))
+
+
+def _complete(order: Write, parts: list[Part], disk: Disk, directory: Path, unfinished: Path) -> Path:
+    """Write DCP's metadata and the manifest, and give the directory its name as the last thing of all."""
+    _, metadata = DefaultSavePlanner().create_global_plan([part.plan for part in parts])
+    _dcp_writer(unfinished, disk).finish(metadata, [part.results for part in parts])
+    for index in range(1, len(parts)):
+        disk.rm_file(unfinished / _part_name(index))
+    found, _ = look(directory)
+    manifest = Manifest(
+        job=order.job,
+        step=order.step,
+        sequence=1 + max((each.sequence for each in found), default=0),
+        attempt=order.attempt,
+        saved_at=time.time(),
+        torch=str(torch.__version__),
+        num_writers=order.num_writers,
+        files={name: facts for files in (disk.facts, *(part.files for part in parts)) for name, facts in files.items()},
+    )
+    disk.write(unfinished / MANIFEST, manifest.to_bytes())
+    disk.sync_directory(unfinished)
+    whole = directory / whole_name(order.step, disk.names(directory))
+    disk.rename(unfinished, whole)
+    disk.sync_directory(directory)
+    return whole
+
+
+def _others(order: Write, disk: Disk, unfinished: Path, gone: Gone) -> list[Part]:
+    """Wait for the other writers' parts: their files are looked for, since nothing else connects the writers."""
+    looks = BackOff(FIRST_LOOK_S, LAST_LOOK_S)
+    until = time.monotonic() + order.timeout_s
+    lost: Collection[int] = ()
+    while missing := _missing(order, disk, unfinished, lost):
+        if time.monotonic() > until:
+            raise UnfinishedError(
+                f"writers {missing} of {order.num_writers} left no part in {order.directory} within "
+                f"{order.timeout_s:.0f} s; is it a directory that all hosts share?"
+            )
+        lost = gone(looks.next_s())
+    return [pickle.loads((unfinished / _part_name(index)).read_bytes()) for index in range(1, order.num_writers)]
+
+
+def _missing(order: Write, disk: Disk, unfinished: Path, lost: Collection[int]) -> list[int]:
+    names = set(disk.names(unfinished))
+    missing = [index for index in range(1, order.num_writers) if _part_name(index) not in names]
+    for index in missing:
+        if _failure_name(index) in names:
+            raise UnfinishedError(f"writer {index} failed: {(unfinished / _failure_name(index)).read_text()}")
+        if index in lost:
+            raise UnfinishedError(f"writer {index} was lost before its part was written")
+    return missing
+
+
+def _give_up(order: Write, disk: Disk, unfinished: Path, error: Exception) -> None:
+    """Make room again, and tell the first writer. The error itself is raised and reported by the caller."""
+    with contextlib.suppress(OSError):
+        if order.writer == 0:
+            disk.remove_tree(unfinished)
+            return
+        for name in disk.names(unfinished):
+            if name.startswith(f"__{order.writer}_"):
+                disk.rm_file(unfinished / name)
+        disk.write(unfinished / _failure_name(order.writer), reason_of(error).encode())
+
+
+def reason_of(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return str(error) if isinstance(error, UnfinishedError) else f"{type(error).__name__}: {error}"
+
+
+def _part_name(writer: int) -> str:
+    return f"part-{writer}"
+
+
+def _failure_name(writer: int) -> str:
+    return f"failed-{writer}"
+
+
+def _dcp_writer(path: Path, disk: Disk) -> FileSystemWriter:
+    # No copies ahead: in a process that sees a GPU they would make a context on it.
+    writer = FileSystemWriter(path, sync_files=False, per_thread_copy_ahead=0)  # the disk syncs
+    writer.fs = disk
+    return writer
+
+
+class _StagedPlanner(DefaultSavePlanner):
+    """Gives DCP's writer what the training thread has staged."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], staged: Staged) -> None:
+        super().__init__()
+        self._tensors, self._staged = tensors, staged
+
+    def resolve_data(self, write_item: WriteItem) -> Tensor | io.BytesIO:
+        name = write_item.index.fqn
+        return self._tensors[name] if name in self._tensors else io.BytesIO(self._staged.bytes_of(name))
