@@ -1,1 +1,1 @@
-"""How a training is seen: progress line, timeline of recoveries, goodput, status, report."""
+"""What people see of a training: its record on disk, progress line, recoveries, goodput and report."""

@@ -1,0 +1,191 @@
+"""The progress line of a training: what it says, and when it is written. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..events import MemberLost, MembershipChanged, StepCommitted, TrainingEnded, TrainingEvent, TrainingStarted
+from .goodput import LiveGoodput
+from .leading import Leading
+from .words import counted, duration, number
+
+IN_PLACE_S = 0.2  # a terminal that is written more often only flickers
+LINE_S = 5.0
+RATE_S = 10.0  # samples per second are a mean over so long
+WIDTH = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How a training stands. ``loss_name``: what ``loss`` is called by the program; None: it records nothing."""
+
+    job: str
+    step: int
+    total: int | None
+    loss_name: str | None
+    loss: float | None
+    samples_per_s: float | None
+    replicas: int
+    goodput: float
+    left_s: float | None
+    num_recoveries: int
+    at: float
+
+
+class ProgressMeter:
+    """Follows the events of one member."""
+
+    def __init__(self) -> None:
+        self._goodput = LiveGoodput()
+        self._total: int | None = None
+        self._commits: deque[tuple[float, int, int]] = deque()  # at, samples, step
+        self._last: StepCommitted | None = None
+        self.num_recoveries = 0
+
+    def take(self, event: TrainingEvent) -> None:
+        self._goodput.take(event)
+        if isinstance(event, TrainingStarted):
+            self._total = event.total if event.total is not None else self._total
+        elif isinstance(event, MembershipChanged):
+            self.num_recoveries += bool(event.gone)
+        elif isinstance(event, StepCommitted):
+            self._last = event
+            self._commits.append((event.at, event.num_samples, event.step))
+            while len(self._commits) > 2 and self._commits[1][0] <= event.at - RATE_S:
+                self._commits.popleft()
+
+    def progress(self) -> Progress | None:
+        """Return how the training stands after the last committed step; None before the first."""
+        last = self._last
+        if last is None:
+            return None
+        name = main_value(last.values)
+        per_s, steps_per_s = self._rates()
+        left = None if self._total is None or not steps_per_s else max(0, self._total - last.step - 1) / steps_per_s
+        return Progress(
+            job=last.job,
+            step=last.step,
+            total=self._total,
+            loss_name=name,
+            loss=None if name is None else last.values[name],
+            samples_per_s=per_s,
+            replicas=last.replicas,
+            goodput=self._goodput.account().goodput,
+            left_s=left,
+            num_recoveries=self.num_recoveries,
+            at=last.at,
+        )
+
+    def _rates(self) -> tuple[float | None, float | None]:
+        first_at, _, first_step = self._commits[0]
+        last_at, _, last_step = self._commits[-1]
+        if last_at <= first_at:
+            return None, None
+        samples = sum(num_samples for _, num_samples, _ in self._commits) - self._commits[0][1]
+        return samples / (last_at - first_at), max(0, last_step - first_step) / (last_at - first_at)
+
+
+class ProgressLine:
+    """Decides what is written on a terminal or into a log. ``take`` returns text to write now, which may be empty.
+
+    ``in_place``: on a terminal each line overwrites the one before. Only the member that speaks for the training writes
+    (``leading``); when it is lost, the next one goes on.
+    """
+
+    def __init__(self, rank: int, *, in_place: bool, width: int = WIDTH) -> None:
+        self._leading, self._meter = Leading(rank), ProgressMeter()
+        self._in_place, self._width = in_place, width
+        self._next_at = -math.inf
+        self._is_open = False  # the cursor stands behind a line in place
+        self._shown_step: int | None = None
+
+    def take(self, event: TrainingEvent, *, now: float) -> str:
+        """``now``: seconds of a monotonic clock."""
+        self._meter.take(event)
+        if isinstance(event, MembershipChanged):
+            was_leading = self._leading.is_leading
+            is_leading = self._leading.take(event)
+            if was_leading and is_leading and (event.came or event.gone):
+                return self._note(membership_line(event))
+            return (
+                self._note(f"{membership_line(event)}; this rank shows the progress now")
+                if (is_leading and not was_leading and event.gone)
+                else ""
+            )
+        if not self._leading.is_leading:
+            return ""
+        if isinstance(event, MemberLost):
+            return self._note(f"{event.job}: lost rank {event.lost_rank} in step {event.step}: {event.cause}")
+        if isinstance(event, StepCommitted):
+            return self._step(now)
+        if isinstance(event, TrainingEnded):
+            return self._end(event)
+        return ""
+
+    def _step(self, now: float) -> str:
+        if now < self._next_at:
+            return ""
+        self._next_at = now + (IN_PLACE_S if self._in_place else LINE_S)
+        return self._line()
+
+    def _line(self) -> str:
+        progress = self._meter.progress()
+        if progress is None or progress.step == self._shown_step:
+            return ""
+        self._shown_step = progress.step
+        text = progress_text(progress)
+        if not self._in_place:
+            return f"{text}\n"
+        self._is_open = True
+        return f"\r{text[: self._width]}\x1b[K"
+
+    def _note(self, text: str) -> str:
+        """A line of its own, above the one in place."""
+        before, self._is_open = "\r\x1b[K" if self._is_open else "", False
+        self._next_at = -math.inf
+        return f"{before}{text}\n"
+
+    def _end(self, event: TrainingEnded) -> str:
+        last = self._line()
+        if self._is_open:
+            last += "\n"
+            self._is_open = False
+        why = event.error or event.reason
+        return last + (f"{event.job}: ended after step {event.step}: {why}\n" if why else "")
+
+
+def main_value(values: Mapping[str, float]) -> str | None:
+    """Return which recorded value is shown: ``loss`` if there is one, else the first."""
+    return "loss" if "loss" in values else next(iter(values), None)
+
+
+def progress_text(progress: Progress) -> str:
+    """Return one line: ``gpt  step 120/2000  loss 2.31  512 samples/s  4 replicas  goodput 97 %  3 min left``."""
+    step = progress.step + 1
+    parts = [progress.job, f"step {step}" if progress.total is None else f"step {step}/{progress.total}"]
+    if progress.loss_name is not None and progress.loss is not None:
+        parts.append(f"{progress.loss_name} {number(progress.loss)}")
+    if progress.samples_per_s is not None:
+        parts.append(f"{number(progress.samples_per_s)} samples/s")
+    parts += [counted(progress.replicas, "replica"), f"goodput {100 * progress.goodput:.1f} %"]
+    if progress.left_s is not None and progress.left_s >= 1:
+        parts.append(f"{duration(round(progress.left_s))} left")
+    return "  ".join(parts)
+
+
+def membership_line(change: MembershipChanged) -> str:
+    """Return in one line who goes on."""
+    parts = []
+    if change.gone:
+        parts.append(f"without {_ranks(change.gone)}")
+    if change.came:
+        parts.append(f"{_ranks(change.came)} came")
+    told = f" ({', '.join(parts)})" if parts else ""
+    return f"{change.job}: {counted(len(change.ranks), 'replica')} go on with step {change.step}{told}"
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"

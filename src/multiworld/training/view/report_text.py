@@ -1,0 +1,133 @@
+"""The report of a training as text for a terminal. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from .recoveries import Recovery
+from .report import MemberReport, Note, TrainingReport, lossy_causes
+from .words import counted, duration, number, size
+
+MAX_RECOVERIES = 50
+MAX_MEMBERS = 40
+CAUSE_WIDTH = 14
+
+
+def report_text(report: TrainingReport, clock: Callable[[float], str]) -> str:
+    """Return the report in some lines. ``clock``: shows a moment in Unix time."""
+    blocks = [_summary(report), _time(report)]
+    if report.recoveries:
+        blocks.append(_recoveries(report.recoveries, clock))
+    if report.slow_ranks:
+        blocks.append(["slow ranks", *(f"  {each}" for each in _slow(report))])
+    if report.notes:
+        blocks.append(_notes(report, clock))
+    blocks.append(_members(report.members))
+    return "\n\n".join("\n".join(lines) for lines in blocks)
+
+
+def _summary(report: TrainingReport) -> list[str]:
+    account = report.account
+    if report.last_step is None:
+        steps = "no step was committed"
+    else:
+        of = "" if report.total is None else f" of {report.total:,}"
+        steps = f"{account.num_steps:,}{of} steps committed (the last one has index {report.last_step})"
+    figures = (
+        f"goodput {100 * account.goodput:.1f} %, {number(account.samples_per_s)} samples/s, "
+        f"{account.mean_replicas:.3g} replicas on average of at most {report.max_replicas}, "
+        f"{counted(len(report.failures), 'failure')}, {_micro_batches(account.num_redone)} computed again"
+    )
+    lines = [f"training {report.job}: {steps} in {duration(account.wall_s)}", figures]
+    if report.last_values:
+        shown = ", ".join(f"{name} {number(value)}" for name, value in report.last_values.items())
+        first = f" ({report.value_name} began at {number(report.curve[0][1])})" if report.curve else ""
+        lines.append(f"last values: {shown}{first}")
+    return lines
+
+
+def _time(report: TrainingReport) -> list[str]:
+    account = report.account
+    rows = [("good", account.good_s), *lossy_causes(account)]
+    return ["where the time went", *(f"  {_row(cause, took_s, account.wall_s)}" for cause, took_s in rows)]
+
+
+def _row(cause: str, took_s: float, wall_s: float) -> str:
+    share = 100 * took_s / wall_s if wall_s > 0 else 0.0
+    return f"{cause:<{CAUSE_WIDTH}} {duration(took_s):>8}  {share:5.1f} %"
+
+
+def _recoveries(recoveries: Sequence[Recovery], clock: Callable[[float], str]) -> list[str]:
+    lines = ["failures, joins and leaves"]
+    for count, each in enumerate(recoveries[:MAX_RECOVERIES], 1):
+        lines.append(f"  {count}. {clock(each.began_at)}  step {each.step}, {headline(each)}")
+        lines += [f"     rank {lost.rank}: {lost.cause}: {lost.detail}" for lost in each.lost]
+        lines.append(f"     {story(each)}")
+    if len(recoveries) > MAX_RECOVERIES:
+        lines.append(f"  and {len(recoveries) - MAX_RECOVERIES} more (see --json)")
+    return lines
+
+
+def headline(recovery: Recovery) -> str:
+    """Return what happened: ``rank 2 was lost, rank 5 came``."""
+    lost = [each.rank for each in recovery.lost]
+    parts = [_verb(lost, "was lost", "were lost")] if lost else []
+    gone = [rank for rank in recovery.gone if rank not in lost]
+    parts += [_verb(gone, "left", "left")] if gone else []
+    parts += [_verb(recovery.came, "came", "came")] if recovery.came else []
+    return ", ".join(parts) or "the membership was formed again"
+
+
+def story(recovery: Recovery) -> str:
+    """Return how it went on: the phases, what was done again, and who goes on."""
+    if recovery.committed_at is None:
+        told = f"no step was committed after it ({duration(recovery.took_s)} are recorded)"
+    else:
+        told = f"the next step was committed after {duration(recovery.took_s)}"
+    phases = ", ".join(f"{each.name} {duration(each.took_s)}" for each in recovery.phases)
+    parts = [f"{told}: {phases}" if phases else told]
+    if recovery.redone:
+        parts.append(f"{_micro_batches(recovery.redone)} computed again")
+    parts += [
+        f"rank {each.rank} took {size(each.size_bytes)} of state from {counted(each.sources, 'peer')} "
+        f"in {duration(each.took_s)}"
+        for each in recovery.transfers
+    ]
+    if recovery.ranks:
+        parts.append(f"generation {recovery.generation}: {counted(len(recovery.ranks), 'replica')}")
+    return "; ".join(parts)
+
+
+def _micro_batches(how_many: int) -> str:
+    return f"{how_many:,} micro-batch{'es' * (how_many != 1)}"
+
+
+def _verb(ranks: Sequence[int], one: str, many: str) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} {one}"
+    return f"ranks {', '.join(map(str, ranks))} {many}"
+
+
+def _slow(report: TrainingReport) -> list[str]:
+    return [
+        f"rank {each.rank} was {each.factor:.2g}x slower than the middle rank in {each.part}, "
+        f"in {counted(each.num_steps, 'step')} from {each.first_step} to {each.last_step}"
+        for each in report.slow_ranks
+    ]
+
+
+def _notes(report: TrainingReport, clock: Callable[[float], str]) -> list[str]:
+    def line(note: Note) -> str:
+        return f"  {clock(note.at)}  rank {note.rank}  {note.kind}: {note.text}"
+
+    left_out = report.num_notes - len(report.notes)
+    return ["other events", *map(line, report.notes), *([f"  and {left_out} more"] if left_out else [])]
+
+
+def _members(members: Sequence[MemberReport]) -> list[str]:
+    def line(each: MemberReport) -> str:
+        steps = "no steps" if each.first_step is None else f"steps {each.first_step} to {each.last_step}"
+        return f"  rank {each.rank:<4} {each.member[:12]:<12} pid {each.pid:<8} {steps:<22} {each.end}"
+
+    more = [f"  and {len(members) - MAX_MEMBERS} more"] if len(members) > MAX_MEMBERS else []
+    return ["members", *map(line, members[:MAX_MEMBERS]), *more]

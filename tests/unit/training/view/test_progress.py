@@ -1,0 +1,101 @@
+"""The progress line: what it says, how often, and that exactly one member writes it."""
+
+from __future__ import annotations
+
+import pytest
+
+from multiworld.training.events import TrainingEnded
+from multiworld.training.view.progress import LINE_S, Progress, ProgressLine, progress_text
+
+from .runs import Run
+
+
+def written(run: Run, *, in_place: bool) -> dict[str, str]:
+    """Return what each member has written, by its id."""
+    texts = {}
+    for member, its in run.events.items():
+        line = ProgressLine(its[0].rank, in_place=in_place)
+        texts[member] = "".join(line.take(event, now=event.at) for event in its)
+    return texts
+
+
+def test_the_line_says_step_loss_rate_replicas_and_goodput() -> None:
+    progress = Progress(
+        job="gpt",
+        step=119,
+        total=2000,
+        loss_name="loss",
+        loss=2.31,
+        samples_per_s=1512.4,
+        replicas=4,
+        goodput=0.973,
+        left_s=185.0,
+        num_recoveries=0,
+        at=0.0,
+    )
+
+    assert progress_text(progress) == (
+        "gpt  step 120/2000  loss 2.31  1,512 samples/s  4 replicas  goodput 97.3 %  3 min left"
+    )
+
+
+def test_only_the_lowest_rank_writes_and_a_line_every_few_seconds() -> None:
+    texts = written(Run(num_members=3).steps(300).end(), in_place=False)  # 15 s of steps
+
+    lines = texts["m001"].splitlines()
+    assert texts["m002"] == texts["m003"] == ""
+    assert len(lines) == int(15 / LINE_S) + 1
+    assert lines[-1].startswith("gpt  step 300/60")
+    assert "1,280 samples/s" in lines[-1]
+
+
+def test_on_a_terminal_a_line_overwrites_the_one_before() -> None:
+    text = written(Run(num_members=1).steps(20).end(), in_place=True)["m001"]
+
+    assert text.count("\r") == 6  # a second of steps, five times a second at most; and the end
+    assert text.count("\n") == 1
+    assert text.endswith("\n")
+    assert "\x1b[K" in text
+
+
+def test_a_loss_is_told_at_once_and_above_the_line_in_place() -> None:
+    text = written(Run(num_members=3).steps(3).lose(2).steps(3), in_place=True)["m001"]
+
+    assert "\r\x1b[Kgpt: lost rank 2 in step 3: PeerDiedError\n" in text
+    assert "gpt: 2 replicas go on with step 3 (without rank 2)\n" in text
+    assert text.rstrip("\x1b[K").endswith("%  2 s left") or "2 replicas" in text.rpartition("\r")[2]
+
+
+def test_the_line_goes_on_when_the_member_that_wrote_it_dies() -> None:
+    texts = written(Run(num_members=3).steps(3).lose(0).steps(200).end(), in_place=False)
+
+    assert "go on with step 3 (without rank 0); this rank shows the progress now" in texts["m002"]
+    assert "step 204/60" in texts["m002"]
+    assert texts["m003"] == ""
+
+
+def test_a_replacement_of_the_first_rank_does_not_write_beside_the_others() -> None:
+    texts = written(Run(num_members=2).steps(3).lose(0).join(0).steps(300), in_place=False)
+
+    assert texts["m003"] == ""  # the new rank 0
+    assert "rank 0 came" in texts["m002"]
+
+
+@pytest.mark.parametrize("values", [{}, {"accuracy": 0.5}])
+def test_a_program_that_records_no_loss_has_a_line_too(values: dict[str, float]) -> None:
+    run = Run(num_members=1).steps(3)
+    for each in run.events["m001"][2:]:
+        object.__setattr__(each, "values", values)
+    text = written(run, in_place=False)["m001"]
+
+    assert ("accuracy 0.5" in text) == bool(values)
+    assert "loss" not in text
+
+
+def test_an_error_ends_the_line() -> None:
+    run = Run(num_members=1).steps(3)
+    run.say(0, TrainingEnded, step=2, error="PoisonedStepError: step 3 failed 3 times")
+
+    assert written(run, in_place=False)["m001"].endswith(
+        "gpt: ended after step 2: PoisonedStepError: step 3 failed 3 times\n"
+    )

@@ -1,0 +1,111 @@
+"""A member's record: what was taken is in the file, in order, also where a kill had torn the last line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from multiworld.training.events import MemberLost, StepCommitted
+from multiworld.training.view.folder import NoRecordError, read_record
+from multiworld.training.view.lines import line_of
+from multiworld.training.view.recorder import Recorder
+
+from .test_lines import step
+
+
+def test_all_events_are_in_the_file_in_their_order(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "record", rank=3, member="m1")
+    for number in range(1000):
+        recorder.take(step(step=number))
+    recorder.close()
+
+    record = read_record(tmp_path / "record")
+    assert recorder.path.name == "00003-m1.jsonl"
+    assert [event.step for event in record.events if isinstance(event, StepCommitted)] == list(range(1000))
+    assert (record.num_files, record.num_cut, record.num_damaged) == (1, 0, 0)
+
+
+def test_a_fault_is_written_at_once(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, rank=0, member="m1", batch_s=3600.0)
+    fault = MemberLost(job="gpt", member="m1", rank=0, generation=1, at=6.0, lost_rank=1, step=4, cause="A", detail="")
+    recorder.take(step())
+    recorder.take(fault)
+    while recorder.path.stat().st_size == 0:
+        os.sched_yield()
+    recorder.close()
+
+    assert read_record(tmp_path).events == (step(), fault)
+
+
+def test_a_torn_last_line_of_a_file_does_not_spoil_the_next(tmp_path: Path) -> None:
+    (tmp_path / "00000-m1.jsonl").write_bytes(line_of(step())[:-20])
+    recorder = Recorder(tmp_path, rank=0, member="m1")
+    recorder.take(step(step=4))
+    recorder.close()
+
+    record = read_record(tmp_path)
+    assert record.events == (step(step=4),)
+    assert record.num_damaged == 1
+
+
+def test_a_full_disk_loses_events_and_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    recorder = Recorder(tmp_path, rank=0, member="m1")
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, recorder._descriptor)
+    os.close(full)
+    recorder.take(step())
+    recorder.close()
+
+    assert recorder.num_lost == 1
+    assert "No space left on device" in caplog.text
+    assert "The training goes on" in caplog.text
+
+
+def test_an_event_that_no_line_can_hold_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    recorder = Recorder(tmp_path, rank=0, member="m1")
+    recorder.take(step(step="three"))
+    recorder.take(step())
+    recorder.close()
+
+    assert recorder.num_lost == 1
+    assert read_record(tmp_path).events == (step(),)
+    assert "an event is missing" in caplog.text
+
+
+def test_closing_twice_leaves_no_thread_and_no_descriptor(tmp_path: Path) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    recorder = Recorder(tmp_path, rank=0, member="m1")
+    recorder.close()
+    recorder.close()
+
+    assert not recorder._thread.is_alive()
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("member", ["", "../m1", ".m1"])
+def test_a_member_that_is_no_name_of_a_file_is_refused(tmp_path: Path, member: str) -> None:
+    with pytest.raises(ValueError, match="file's name"):
+        Recorder(tmp_path, rank=0, member=member)
+
+
+def test_the_newest_run_below_a_log_folder_is_read(tmp_path: Path) -> None:
+    for age, name in ((100, "old"), (0, "new")):
+        folder = tmp_path / f"none_{name}" / "training"
+        recorder = Recorder(folder, rank=0, member=name)
+        recorder.take(step(member=name))
+        recorder.close()
+        os.utime(folder, (folder.stat().st_atime, folder.stat().st_mtime - age))
+
+    assert [event.member for event in read_record(tmp_path).events] == ["new"]
+
+
+def test_a_folder_without_a_record_says_what_to_give(tmp_path: Path) -> None:
+    with pytest.raises(NoRecordError, match="there is no file"):
+        read_record(tmp_path)
+    with pytest.raises(NoRecordError, match=r"no such folder.*record=FOLDER"):
+        read_record(tmp_path / "none")
+    (tmp_path / "00000-m1.jsonl").write_text("{}\n")
+    with pytest.raises(NoRecordError, match="no event that this release knows"):
+        read_record(tmp_path)

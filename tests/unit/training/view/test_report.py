@@ -1,0 +1,162 @@
+"""The report: as text, as JSON and as a picture."""
+
+from __future__ import annotations
+
+import json
+import math
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from multiworld.training.events import StepCommitted
+from multiworld.training.view.curve import Curve
+from multiworld.training.view.picture import nice_ticks, picture
+from multiworld.training.view.report import report_json, reports_of
+from multiworld.training.view.report_text import report_text
+from multiworld.training.view.words import duration, number, size
+
+from .runs import Run
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def eventful() -> Run:
+    run = Run(num_members=4, total=120).steps(20).lose(2).steps(10).join(2).steps(20)
+    run.slow = {1: 2.0}
+    run.steps(25)
+    run.slow = {}
+    return run.lose(0).steps(41).end()
+
+
+def clock(at: float) -> str:
+    return f"{at - 1_000_000:.1f}"
+
+
+def test_the_text_says_what_happened() -> None:
+    (report,) = reports_of(eventful().in_order())
+    text = report_text(report, clock)
+
+    assert "training gpt: 119 of 120 steps committed" in text
+    assert "2 failures, 4 micro-batches computed again" in text
+    assert "step 20, rank 2 was lost" in text
+    assert "rank 2: PeerDiedError: its socket closed" in text
+    assert "detect 5 ms, agree 30 ms, form 60 ms, redo 40 ms" in text
+    assert "rank 2 took 8 MB of state from 2 peers in 500 ms" in text
+    assert "rank 1 was 2x slower than the middle rank in backward, in 25 steps from 52 to 76" in text
+    assert "rank 0    m001         pid 101      steps 0 to 76          lost: PeerDiedError" in text
+
+
+def test_the_members_that_were_lost_and_those_that_ended_are_told_apart() -> None:
+    (report,) = reports_of(eventful().in_order())
+
+    assert [(each.rank, each.end) for each in report.members] == [
+        (0, "lost: PeerDiedError"),
+        (1, "done"),
+        (2, "lost: PeerDiedError"),
+        (2, "done"),
+        (3, "done"),
+    ]
+
+
+def test_the_json_has_the_timelines_and_is_json() -> None:
+    run = eventful()
+    run.events["m002"] = [
+        type(e)(**{**vars(e), "values": {"loss": math.nan}}) if isinstance(e, StepCommitted) else e
+        for e in run.events["m002"]
+    ]
+    (report,) = reports_of(run.in_order())
+    said = json.loads(json.dumps(report_json(report), allow_nan=False))
+
+    assert said["account"]["goodput"] == pytest.approx(report.account.goodput)
+    recovery = said["recoveries"][0]
+    assert [phase["name"] for phase in recovery["phases"]] == ["detect", "agree", "form", "redo"]
+    assert recovery["took_s"] == pytest.approx(0.185, abs=0.001)
+    assert recovery["tracks"][0]["spans"][2]["took_s"] == pytest.approx(0.06, abs=1e-6)
+    assert said["last_values"] == {"loss": None}
+
+
+def test_the_picture_has_the_curve_the_marks_and_a_row_for_each_member() -> None:
+    (report,) = reports_of(eventful().in_order())
+    root = ET.fromstring(picture(report, clock))
+    kinds = [each.get("class") for each in root.iter()]
+
+    assert kinds.count("loss") == 1
+    assert kinds.count("failure") == 2
+    assert kinds.count("join") == 1
+    assert kinds.count("detect") == 3 + 3 + 1  # the survivors of each failure, and the legend
+    assert "prefers-color-scheme:dark" in next(root.iter(f"{SVG}style")).text  # type: ignore[operator]  # it has text
+    height = float(str(root.get("height")))
+    assert all(0 <= float(str(each.get("y"))) <= height for each in root.iter(f"{SVG}text"))
+
+
+def test_a_run_in_which_nothing_was_committed_can_be_shown() -> None:
+    (report,) = reports_of(Run().in_order())
+
+    assert "no step was committed" in report_text(report, clock)
+    assert picture(report, clock).startswith("<svg")
+
+
+def test_names_are_escaped_in_the_picture() -> None:
+    (report,) = reports_of(Run(job="<b>&").steps(3).lose(1, cause='<"&').in_order())
+
+    ET.fromstring(picture(report, clock))
+
+
+def test_many_failures_and_members_stay_readable() -> None:
+    run = Run(num_members=40, total=1000)
+    for rank in range(30):
+        run.steps(3).lose(rank)
+    (report,) = reports_of(run.in_order())
+    shown = picture(report, clock)
+
+    assert "and 10 more<" in shown
+    assert "more members" in shown
+    assert len(shown) < 200_000
+
+
+def test_no_slow_rank_is_named_where_none_is() -> None:
+    (report,) = reports_of(Run(slow={1: 1.2}).steps(100).in_order())
+
+    assert report.slow_ranks == ()
+
+
+def test_a_long_curve_has_few_points_and_its_last_value() -> None:
+    curve = Curve(100)
+    for step in range(10_000):
+        curve.add(step, float(step))
+
+    assert len(curve.points) <= 101
+    assert curve.points[-1] == (9999, 9999.0)
+    assert all(abs(value - step) <= 256 for step, value in curve.points)
+
+
+def test_a_step_that_comes_again_cuts_the_curve() -> None:
+    curve = Curve()
+    for step in (0, 1, 2, 3, 2):
+        curve.add(step, 1.0 * step)
+    curve.add(3, math.nan)
+
+    assert [step for step, _ in curve.points] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-3.2, 17.0), (5.0, 5.0), (0.0, 0.0), (1e-9, 2e-9), (0, 1e9)])
+def test_ticks_enclose_what_is_drawn(low: float, high: float) -> None:
+    ticks = nice_ticks(low, high)
+
+    assert ticks[0] <= low
+    assert ticks[-1] >= high
+    assert 2 <= len(ticks) <= 11
+
+
+def test_numbers_are_short() -> None:
+    assert [number(each) for each in (0.0, 0.012344, 2.3119, 1234.5, 1e-7, 3e12, math.nan)] == [
+        "0",
+        "0.01234",
+        "2.312",
+        "1,234",
+        "1.000e-07",
+        "3.000e+12",
+        "nan",
+    ]
+    assert [duration(each) for each in (0.0123, 3.456, 600.0, 7200.0)] == ["12 ms", "3.46 s", "10 min", "2.0 h"]
+    assert [size(each) for each in (512, 8e6, 3.21e9, 5e13)] == ["512 B", "8 MB", "3.21 GB", "50 TB"]
