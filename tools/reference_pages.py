@@ -13,6 +13,7 @@ from unittest import mock
 
 from multiworld.cli.main import COMMANDS, main
 from multiworld.cli.serve import VERBS
+from multiworld.cli.train import VERBS as OF_TRAIN
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -59,9 +60,8 @@ def command_line() -> str:
     parts = ["# Command line", "", "What `multiworld COMMAND --help` prints.", ""]
     for command in COMMANDS:
         parts += [f"## multiworld {command}", "", "```text", help_of([command]), "```", ""]
-        if command == "serve":
-            for verb in OF_SERVE:
-                parts += [f"### multiworld serve {verb}", "", "```text", help_of([command, verb]), "```", ""]
+        for verb in {"serve": OF_SERVE, "train": OF_TRAIN}.get(command, ()):
+            parts += [f"### multiworld {command} {verb}", "", "```text", help_of([command, verb]), "```", ""]
     return "\n".join(parts)
 
 

@@ -24,6 +24,7 @@ from multiworld.elastic.control.client import ControlError
 from multiworld.elastic.job.ending import Ending
 from multiworld.elastic.job.history import Event, History
 from multiworld.elastic.job.status import AgentStatus
+from multiworld.elastic.job.trainings import Trainings
 from multiworld.elastic.leadership.coordinator import Coordinator
 from multiworld.elastic.page.site import serve_job
 from multiworld.elastic.page.snapshot import Failure, Snapshot
@@ -49,6 +50,7 @@ class Shown:
         self.num_taken = 0
         self.failures: tuple[Failure, ...] = ()
         self.text = "happening {}"
+        self.trainings = Trainings()
         self.snapshots = Snapshots(loop, self.take)
 
     def take(self) -> Snapshot | None:
@@ -62,12 +64,13 @@ class Shown:
         status = job_status(self.job)
         workers = tuple(replace(each, pid=None if each.rank is None else 7000 + each.rank) for each in status.workers)
         return Snapshot(
-            status=replace(status, workers=workers),
+            status=replace(status, workers=workers, trainings=self.trainings.status()),
             events=events,
             last_number=self.happened,
             counts={"restart": self.happened},
             began_at=1000.0,
             failures=self.failures,
+            curves=self.trainings.curves(),
         )
 
     def happen(self) -> None:

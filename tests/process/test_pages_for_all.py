@@ -16,6 +16,8 @@ from tests.process.test_page import page_of
 from tests.process.test_serving_page import FakeSource
 from tests.unit.elastic.control.test_questions import three
 from tests.unit.serving.page.test_page import failing, status_of
+from tests.unit.training.view.runs import Run
+from tests.unit.training.view.test_teller import told
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -35,6 +37,10 @@ def job_page() -> Iterator[str]:
         failure = Failure(rank=1, hostname="a", pid=77, at=time.time(), text=ERROR, traceback=TRACEBACK, last_lines=())
         shown.failures = (failure,)
         shown.text = f"rank {{}} opens {LONG}"
+        for news in told(
+            Run(num_members=3, total=200).steps(40).lose(1, cause=f"Lost{LONG}").steps(30).join(1).steps(30)
+        ):
+            shown.trainings.take(news, at=time.time())
         shown.happen()
         yield f"http://127.0.0.1:{server.port}/"
 
@@ -130,8 +136,14 @@ async def test_everything_that_can_be_chosen_has_a_name_for_screen_readers(tmp_p
             buttons = await driven.named("button")
             assert all(buttons)
             assert sum(each.startswith("rank 1 on a: running") for each in buttons) == 1
-            assert await driven.named("list") == ["events, the newest first"]
-            assert await headings(driven) == ["job7", "failures", "agents and workers", "worlds", "events"]
+            assert await driven.named("list") == [
+                "what happened to the members of gpt, the newest first",
+                "events, the newest first",
+            ]
+            assert await driven.named("image") == ["loss of gpt over its steps, with 2 changes of its members"]
+            parts = await headings(driven)
+            assert parts.pop(2) == "gpt step 102 of 200, generation 3, 4 s left"
+            assert parts == ["job7", "training", "failures", "agents and workers", "worlds", "events"]
             assert len(await driven.named("status")) == 2, "the banner and the connection are read out"
 
 

@@ -17,7 +17,7 @@ bash: eval "$(multiworld completion bash)", or write it to ~/.local/share/bash-c
 zsh:  eval "$(multiworld completion zsh)" in ~/.zshrc, or write it to _multiworld in a folder of $fpath
 fish: multiworld completion fish > ~/.config/fish/completions/multiworld.fish"""
 
-WITH_FILES = ("run", "exec", "serve", "serve update")
+WITH_FILES = ("run", "train", "train report", "exec", "serve", "serve update")
 """Where what is no option names a file."""
 POSITIONALS = {"bench": tuple(BENCHMARKS)}
 
@@ -168,7 +168,7 @@ def places() -> dict[str, Place]:
             known[command] = Place.of(command, run_parser(), values={"--rdzv-backend": (*names(), "standalone")})
             continue
         module = importlib.import_module(f"{__package__}.{command}")
-        verbs: dict[str, argparse.ArgumentParser] = module.parsers() if command == "serve" else {}
+        verbs: dict[str, argparse.ArgumentParser] = module.parsers() if command in ("serve", "train") else {}
         known[command] = Place.of(command, module.command_parser(), verbs)
         for verb, parser in verbs.items():
             known[f"{command} {verb}"] = Place.of(f"{command} {verb}", parser)

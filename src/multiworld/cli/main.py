@@ -21,6 +21,7 @@ COMMANDS = {
     "bench": "measure the channels beside raw torch.distributed on this machine",
     "doctor": "show versions, limits, and which channels work here (and why the others do not)",
     "run": "start workers on this host and watch them: what torchrun does, but only what failed is started again",
+    "train": "run a training that survives failures, show how one stands, or explain one that ran",
     "status": "show how a running job is: its hosts, workers, worlds and restarts",
     "agents": "list the agents of a running job, one on each host",
     "events": "show what happened in a running job, and what happens",

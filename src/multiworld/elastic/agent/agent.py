@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from ...process.spawn.fork_server import ForkServer
 from ...wire.progress.thread import ProgressThread
 from ...world.launcher.launched import Place, job_name
-from ...world.launcher.news import Broke, Left, News, Progressed
+from ...world.launcher.news import Broke, Left, News, Progressed, Trained, TrainingFault
 from ..job import actions
 from ..job.assignment import Assignment, Membership
 from ..job.options import JobOptions
@@ -24,6 +24,7 @@ from .clock import now_us
 from .local_worker import LocalWorker, Starter
 from .master_store import MasterKeeper, MasterStore
 from .shared_port import SharedPort
+from .training_news import TrainingNews
 from .worker_port import WorkerPort
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class Agent:
         self._port = WorkerPort(loop, token, on_hello=self._greeted, on_news=self._news, on_gone=lambda _: None)
         self._starter = Starter(loop, options, fork_server, pump, self._port.address, inherited)
         self._replaced: set[LocalWorker] = set()  # given up, and still dying while another stands in their place
+        self._trainings = TrainingNews(loop, report)
         self._when_idle: list[Callable[[], None]] = []  # when all that were given up have ended
         self._closed = False
         self._look_every_s = options.lease_s / LOOKS_PER_LEASE
@@ -136,6 +138,7 @@ class Agent:
                 self._report(actions.InWorld(worker=held.id, world=world, left=False))
             if held.returncode is not None:
                 self._report_exit(held)
+        self._trainings.repeat()
 
     def fence(self, then: Callable[[], None], *, forgets: bool = False) -> None:
         """End all workers at once: others may be started in their places. ``then`` is called when none is left.
@@ -312,6 +315,9 @@ class Agent:
             return
         if isinstance(news, Progressed):
             held.progressed_at = time.monotonic()
+            return
+        if isinstance(news, Trained | TrainingFault):
+            self._trainings.take(news)
             return
         if isinstance(news, Broke):
             return  # a broken world is formed again, by the same members

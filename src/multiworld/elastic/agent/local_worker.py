@@ -25,6 +25,7 @@ from ...wire.progress.operation import Operation
 from ...wire.progress.thread import ProgressThread, Timer
 from ...wire.progress.waiting import run_in_thread
 from ...wire.rate_limited_log import RateLimitedLog
+from ...world.launcher.launched import RUN_FOLDER_VARIABLE
 from ...world.liveness import Vital
 from ...world.processes.procfs import is_uninterruptible, process_start_time
 from ...world.processes.vitals import observe_process
@@ -328,6 +329,9 @@ class Starter:
                 inherited=self._inherited,
             )
             env.update(streams.variables)
+            env.pop(RUN_FOLDER_VARIABLE, None)  # of a job that this one was started in
+            if self._options.logs.log_dir is not None and self._pump.run_dir is not None:
+                env[RUN_FOLDER_VARIABLE] = os.path.abspath(self._pump.run_dir)
             launch = self._launch(assignment, env)
         except Exception as error:  # whatever it is: a worker that is not started must not be waited for
             logger.debug("rank %d cannot be started", assignment.rank, exc_info=True)

@@ -10,6 +10,7 @@ from ..job.history import Event, History
 from ..job.job import Job
 from ..job.layout import AgentInfo
 from ..job.status import AgentStatus, JobStatus, NodeStatus, WorkerStatus, WorldStatus
+from ..job.trainings import TrainingStatus
 from .messages import Drain, EventsOf, Kill, Question, Scale
 
 ENDING = "this agent is ending"
@@ -26,6 +27,7 @@ def status_of(
     now: float = 0.0,
     epoch_s: float = 0.0,
     pids: Mapping[str, int] | None = None,
+    trainings: tuple[TrainingStatus, ...] = (),
 ) -> JobStatus:
     """Return all that is known of a job. ``now``, ``epoch_s`` and ``pids``: as ``Job.describe`` takes them."""
     agents, draining = list_agents(job), set(job.nodes.draining)
@@ -74,6 +76,7 @@ def status_of(
         workers=tuple(workers),
         worlds=tuple(WorldStatus(name=name, ranks=tuple(ranks)) for name, ranks in sorted(worlds.items())),
         restarts=sum(each.restarts for each in workers),
+        trainings=trainings,
     )
 
 

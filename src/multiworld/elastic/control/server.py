@@ -173,6 +173,7 @@ class ControlServer:
             now=time.monotonic(),
             epoch_s=self._epoch_s,
             pids=coordinator.pids,
+            trainings=coordinator.trainings.status(),
         )
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...wire.messages import Json, message
+from ...world.launcher.news import Trained, TrainingFault
 from .assignment import Assignment, Membership
 from .failure import WorkerFailure
 
@@ -230,4 +231,12 @@ class RosterWanted:
     """This agent has lost track of what changed in the roster: it must be told whole."""
 
 
-Report = Greeted | InWorld | Exited | MasterOpened | Runs | Interrupted | RosterWanted
+@message("training told")
+@dataclass(frozen=True, kw_only=True)
+class TrainingTold:
+    """A worker of this host tells how its training stands, or that its membership has changed."""
+
+    news: Trained | TrainingFault
+
+
+Report = Greeted | InWorld | Exited | MasterOpened | Runs | Interrupted | RosterWanted | TrainingTold

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .trainings import TrainingStatus
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerStatus:
@@ -80,3 +82,5 @@ class JobStatus:
     workers: tuple[WorkerStatus, ...]
     worlds: tuple[WorldStatus, ...]
     restarts: int
+    trainings: tuple[TrainingStatus, ...] = ()
+    """As their members tell the launcher; empty where none does."""

@@ -14,6 +14,7 @@ from ..job import actions
 from ..job.job import Job, Phase
 from ..job.layout import AgentInfo
 from ..job.roster import Roster, RosterEntry
+from ..job.trainings import Trainings
 from .election import SMALL_JOB, heirs, may_succeed
 from .event_log import EventLog
 from .mailroom import Mailroom
@@ -60,6 +61,7 @@ class Coordinator:
         self._mailroom = Mailroom(self._outbox)
         self._roster_due = False
         self.events = events
+        self.trainings = Trainings(self._is_recorded)
         self._closed = False
         self._outcome: actions.Outcome | None = None  # until every agent was told
 
@@ -166,6 +168,9 @@ class Coordinator:
             self._carry_out(self.job.agent_runs(agent_id, report.workers, now))
         elif isinstance(report, actions.Interrupted):
             self._carry_out(self.job.interrupted(report.signum, now, report.why))
+        elif isinstance(report, actions.TrainingTold):
+            for record in self.trainings.take(report.news, at=time.time()):
+                self.record(record)
         elif isinstance(report, actions.RosterWanted):
             in_full = agent_id in may_succeed(self._attached, self.agent_id)
             self._mailroom.tell_whole(agent_id, self.roster, in_full=in_full)
@@ -194,6 +199,9 @@ class Coordinator:
         self.events.record(kind=record.kind, text=record.text, generation=generation, fields=record.fields)
         if record.kind in URGENT:
             self._tell_heirs()  # before the orders that follow from it
+
+    def _is_recorded(self, kind: str, key: str) -> bool:
+        return any(event.kind == kind and event.fields.get("key") == key for event in self.events.history.since(0))
 
     def took_over(self, info: AgentInfo, before: Roster | None) -> None:
         """This agent, ``info``, goes on with what another coordinated. ``before``: what that one said last."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from math import nan
 
 from ...observe.prometheus import Family, Row, families_text
 from ..job.status import JobStatus
+from ..job.trainings import TrainingStatus
 
 AGENT_STATES = ("active", "draining", "waiting")
+FAILURE = "failure"
+FAULT_KINDS = (FAILURE, "join", "leave")
 WORKER_STATES = ("idle", "running", "stopping", "succeeded")
 
 
@@ -49,4 +53,41 @@ def metrics_text(status: JobStatus, counts: Mapping[str, int]) -> str:
             [("", {"kind": kind}, count) for kind, count in sorted(counts.items())],
         ),
     ]
-    return families_text(families)
+    return families_text([*families, *_trainings(status.trainings)])
+
+
+def _trainings(trainings: Sequence[TrainingStatus]) -> list[Family]:
+    """Return what is known of trainings; nothing for a job that has none."""
+    if not trainings:
+        return []
+
+    def gauge(name: str, about: str, value_of: Callable[[TrainingStatus], float | None]) -> Family:
+        values = ((each.name, value_of(each)) for each in trainings)
+        rows: list[Row] = [("", {"training": training}, value) for training, value in values if value is not None]
+        return Family(name, "gauge", about, rows)
+
+    losses: list[Row] = [
+        ("", {"training": each.name, "value": each.value_name}, nan if each.value is None else each.value)
+        for each in trainings
+        if each.value_name
+    ]
+    faults: list[Row] = [
+        ("", {"training": each.name, "kind": kind}, each.num_faults.get(kind, 0))
+        for each in trainings
+        for kind in FAULT_KINDS
+    ]
+    return [
+        gauge("training_step", "The last committed step, counted from 0.", lambda each: each.step),
+        gauge("training_total_steps", "How many steps are wanted, if that is known.", lambda each: each.total),
+        Family("training_value", "gauge", "The recorded value that is shown, such as the loss.", losses),
+        gauge("training_replicas", "Replicas that commit steps together.", lambda each: each.replicas),
+        gauge("training_samples_per_second", "Over the last ten seconds.", lambda each: each.samples_per_s),
+        gauge("training_goodput_ratio", "Time of committed first-try work by wall time.", lambda each: each.goodput),
+        Family("training_changes_total", "counter", "Failures, joins and leaves of members.", faults),
+        gauge("training_last_recovery_seconds", "From the last failure to the next committed step.", _last_recovery),
+    ]
+
+
+def _last_recovery(training: TrainingStatus) -> float | None:
+    took = [each.took_s for each in training.faults if each.kind == FAILURE and each.took_s is not None]
+    return took[-1] if took else None

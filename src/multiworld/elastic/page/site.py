@@ -85,7 +85,7 @@ def _lines(snapshot: Snapshot, query: str, read_lines: ReadLines) -> Answer:
 
 def _messages(snapshots: Snapshots[Snapshot], number: int) -> Iterator[bytes]:
     """Yield the status whenever it changes, and the events after ``number`` as they come."""
-    shown, failures, silent_since = "", "[]", time.monotonic()
+    shown, failures, trainings, silent_since = "", "[]", "[]", time.monotonic()
     for snapshot in snapshots.follow(LOOK_S):
         messages = []
         if snapshot.shown_json != shown:
@@ -94,6 +94,9 @@ def _messages(snapshots: Snapshots[Snapshot], number: int) -> Iterator[bytes]:
         if snapshot.failures_json != failures:
             failures = snapshot.failures_json
             messages.append(event_stream.event(failures, name="failures"))
+        if snapshot.trainings_json != trainings:
+            trainings = snapshot.trainings_json
+            messages.append(event_stream.event(trainings, name="trainings"))
         if number > snapshot.last_number:  # of another job, which was at this address before
             number = 0
         if events := snapshot.events_since(number):

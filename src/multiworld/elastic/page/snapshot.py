@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 
 from ...wire.messages import Json, to_json
@@ -42,6 +42,8 @@ class Snapshot:
     counts: Mapping[str, int]
     began_at: float | None = None
     failures: tuple[Failure, ...] = ()
+    curves: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
+    """The loss of each training: steps and values."""
 
     @cached_property
     def status_json(self) -> str:
@@ -58,16 +60,29 @@ class Snapshot:
         """The failures as they are sent."""
         return json.dumps([asdict(each) for each in self.failures], separators=(",", ":"))
 
+    @cached_property
+    def trainings_json(self) -> str:
+        """How the trainings stand, as it is sent."""
+        return json.dumps(self._trainings, separators=(",", ":"))
+
+    @property
+    def _trainings(self) -> list[Json]:
+        return [
+            {**asdict(each), "curve": [[step, _short(value)] for step, value in self.curves.get(each.name, ())]}
+            for each in self.status.trainings
+        ]
+
     @property
     def _shown(self) -> Mapping[str, Json]:
         """The status, and since when the job runs."""
-        return {**asdict(self.status), "began_at": self.began_at}
+        return {**asdict(replace(self.status, trainings=())), "began_at": self.began_at}
 
     @property
     def first(self) -> Mapping[str, Json]:
         """What the page shows before the first event comes, ready for JSON."""
         failures = [asdict(each) for each in self.failures]
-        return {"status": self._shown, "failures": failures, "events": [to_json(event) for event in self.events]}
+        events = [to_json(event) for event in self.events]
+        return {"status": self._shown, "failures": failures, "events": events, "trainings": self._trainings}
 
     def events_since(self, number: int) -> tuple[Event, ...]:
         """Return those with higher numbers, as far as they are kept."""
@@ -88,3 +103,8 @@ def shown_failures(failures: Iterable[WorkerFailure]) -> tuple[Failure, ...]:
         )
         for each in failures
     )
+
+
+def _short(value: float) -> float:
+    """Return a value with as many digits as a picture needs."""
+    return float(f"{value:.5g}")

@@ -114,4 +114,5 @@ class PageSource:
             counts=dict(history.counts),
             began_at=self._began_at,
             failures=shown_failures(self._failures.values()),
+            curves=coordinator.trainings.curves(),
         )

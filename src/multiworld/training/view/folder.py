@@ -8,11 +8,9 @@ from pathlib import Path
 
 from ..errors import TrainingError
 from ..events import TrainingEvent
+from ..settings import FOLDER
 from .lines import merged, read_lines
 from .recorder import SUFFIX
-
-FOLDER = "training"
-"""Where below a launcher's log folder of a run the record is."""
 
 
 class NoRecordError(TrainingError):

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
-from .curve import CurvePoint
+from ...observe.curve import CurvePoint
 from .recoveries import PHASES, Recovery, Track
 from .report import TrainingReport, lossy_causes
 from .report_text import headline

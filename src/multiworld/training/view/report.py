@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from statistics import median, median_low
 from typing import Any
 
+from ...observe.curve import CurvePoint, curve_of
 from ..events import (
     MemberLost,
     MembershipChanged,
@@ -19,7 +20,6 @@ from ..events import (
     TrainingEvent,
     TrainingStarted,
 )
-from .curve import CurvePoint, curve_of
 from .goodput import CAUSES, WAIT, Account, CommittedStep, account_of, commits_of
 from .progress import main_value
 from .recoveries import Recovery, recoveries_of

@@ -16,6 +16,7 @@ AGENT_VARIABLE = "MULTIWORLD_AGENT"
 WORKER_VARIABLE = "MULTIWORLD_WORKER"
 JOB_VARIABLE = "MULTIWORLD_JOB"
 GENERATION_VARIABLE = "MULTIWORLD_GENERATION"
+RUN_FOLDER_VARIABLE = "MULTIWORLD_RUN_FOLDER"
 MAX_JOB_NAME = 200
 MAX_WORKER_NAME = 200
 LIMIT = 2**62
@@ -67,6 +68,12 @@ def token_of_environment(environment: Mapping[str, str] | None = None) -> str:
     """Return the job token that this process was given, launched or not; empty if there is none."""
     variables: Mapping[str, str] = os.environ if environment is None else environment
     return variables.get(TOKEN_VARIABLE, "")
+
+
+def run_folder_of_environment(environment: Mapping[str, str] | None = None) -> str:
+    """Return the folder on this host that keeps the files of this run (``--log-dir``); empty if there is none."""
+    variables: Mapping[str, str] = os.environ if environment is None else environment
+    return variables.get(RUN_FOLDER_VARIABLE, "")
 
 
 def job_name(run_id: str) -> str:

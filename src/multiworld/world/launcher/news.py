@@ -1,14 +1,16 @@
-"""What a worker process tells its agent about its worlds, and what an agent believes of it. Pure."""
+"""What a worker process tells its agent about its worlds and its training, and what an agent believes of it. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ...errors import WorldBrokenError
 from ...events import Event, WorldBroken, WorldFormed, WorldLeft
-from ...wire.messages import MessageSet, message
+from ...wire.messages import MessageSet, message, sparse
 
 MAX_TEXT = 200
+MAX_PHASES, MAX_PHASE = 10, 40
 LIMIT = 2**62
 
 
@@ -57,7 +59,70 @@ class Left(_OfWorld):
     """This process is no longer in a world, and did not see it break."""
 
 
-News = Progressed | Formed | Broke | Left
+@dataclass(frozen=True, kw_only=True)
+class _OfTraining:
+    """Small, as agents and the coordinator keep it. ``name``: of the training. Raises ValueError for what is not.
+
+    ``generation``: of the training's membership; ``step``: counted from 0; ``replicas``: how many go on.
+    """
+
+    name: str
+    generation: int
+    step: int
+    replicas: int
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, str):
+                is_small = len(value) <= MAX_TEXT
+            elif isinstance(value, Mapping):
+                is_small = len(value) <= MAX_PHASES and all(len(key) <= MAX_PHASE for key in value)
+            else:
+                is_small = value is None or -LIMIT < value < LIMIT
+            if not is_small:
+                raise ValueError(f"{name} is out of range")
+
+
+@message("trained")
+@sparse
+@dataclass(frozen=True, kw_only=True)
+class Trained(_OfTraining):
+    """How a training stands after ``step``; later news of that training replaces it, so some may be lost.
+
+    ``value``: what the program recorded as ``value_name``, its loss; None: nothing, or ``is_finite`` is False.
+    ``ended``: no further step comes; ``reason``: why, if not because all are done.
+    """
+
+    total: int | None = None
+    value_name: str = ""
+    value: float | None = None
+    is_finite: bool = True
+    samples_per_s: float | None = None
+    goodput: float = 0.0
+    left_s: float | None = None
+    ended: bool = False
+    reason: str = ""
+
+
+@message("training_fault")
+@sparse
+@dataclass(frozen=True, kw_only=True)
+class TrainingFault(_OfTraining):
+    """The membership of a training has changed: told when it is known, and again when the next step was committed.
+
+    All members give the same ``key`` to the same change. ``kind``: ``failure``, ``join`` or ``leave``. ``took_s``: from
+    the first sign to the next committed step, None while there is none; ``phases``: seconds of each.
+    """
+
+    key: str
+    kind: str
+    text: str
+    took_s: float | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
+    redone: int = 0
+
+
+News = Progressed | Formed | Broke | Left | Trained | TrainingFault
 WORKER_NEWS: MessageSet[News] = MessageSet("news of a worker", News, tag="news")
 
 

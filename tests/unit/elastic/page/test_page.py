@@ -11,6 +11,7 @@ import pytest
 
 from multiworld.elastic.job.history import Event
 from multiworld.elastic.job.options import JobOptions
+from multiworld.elastic.job.trainings import Trainings
 from multiworld.elastic.launch.parser import run_parser
 from multiworld.elastic.page.metrics import metrics_text
 from multiworld.elastic.page.site import page_html
@@ -18,6 +19,7 @@ from multiworld.elastic.page.snapshot import Snapshot
 from multiworld.observe.access import may_read
 from multiworld.observe.sites import is_loopback
 from tests.unit.elastic.control.test_questions import job_status, three
+from tests.unit.elastic.job.test_trainings import fault, trained
 from tests.unit.elastic.launch.test_arguments import options
 from tests.unit.exposition import check_with_promtool, checked_samples
 
@@ -153,3 +155,42 @@ def test_an_address_for_the_page_that_means_nothing_is_refused(text: str, capsys
 def test_an_open_page_with_a_token_is_possible() -> None:
     entrypoint = options().entrypoint
     assert JobOptions(entrypoint=entrypoint, page=("0.0.0.0", 80), token="secret").page == ("0.0.0.0", 80)
+
+
+def test_metrics_tell_how_trainings_stand() -> None:
+    trainings = Trainings()
+    for news in (
+        trained(4),
+        fault(),
+        fault(took_s=0.185, phases={"form": 0.06}),
+        trained(7, samples_per_s=512.0, goodput=0.9),
+        trained(1, name="other", value=None, is_finite=False),
+    ):
+        trainings.take(news, at=1000.0)
+    text = metrics_text(snapshot(trainings=trainings.status()).status, {})
+    found = checked_samples(text)
+
+    assert found['multiworld_training_step{training="gpt"}'] == 7
+    assert found['multiworld_training_value{training="gpt",value="loss"}'] == 2
+    assert str(found['multiworld_training_value{training="other",value="loss"}']) == "nan"
+    assert found['multiworld_training_samples_per_second{training="gpt"}'] == 512
+    assert found['multiworld_training_goodput_ratio{training="gpt"}'] == 0.9
+    assert found['multiworld_training_changes_total{training="gpt",kind="failure"}'] == 1
+    assert found['multiworld_training_last_recovery_seconds{training="gpt"}'] == 0.185
+    assert 'training_last_recovery_seconds{training="other"}' not in text
+    check_with_promtool(text)
+
+
+def test_a_job_without_a_training_has_no_metrics_of_one() -> None:
+    assert "training" not in metrics_text(snapshot().status, {})
+
+
+def test_the_trainings_are_sent_with_their_curves_and_apart_from_the_status() -> None:
+    trainings = Trainings()
+    trainings.take(trained(4, value=1.23456789), at=1000.0)
+    shown = replace(snapshot(trainings=trainings.status()), curves=trainings.curves())
+
+    assert json.loads(shown.trainings_json)[0]["curve"] == [[4, 1.2346]]
+    assert json.loads(shown.shown_json)["trainings"] == []
+    assert json.loads(shown.status_json)["trainings"][0]["step"] == 4
+    assert json.loads(json.dumps(shown.first["trainings"])) == json.loads(shown.trainings_json)

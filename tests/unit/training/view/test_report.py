@@ -8,8 +8,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from multiworld.observe.curve import Curve
 from multiworld.training.events import StepCommitted
-from multiworld.training.view.curve import Curve
 from multiworld.training.view.picture import nice_ticks, picture
 from multiworld.training.view.report import report_json, reports_of
 from multiworld.training.view.report_text import report_text

@@ -1,6 +1,6 @@
 const tones = {"worker failed": "bad", "agent lost": "bad", "giving up": "bad", "killed": "bad", "restart": "warn",
   "waiting": "warn", "draining": "warn", "interrupted": "warn", "generation": "good", "agent joined": "calm",
-  "takeover": "warn", "drained": "calm", "scaled": "calm"};
+  "takeover": "warn", "drained": "calm", "scaled": "calm", "training changed": "warn", "training recovered": "good"};
 const columns = ["Agent", "State", "Ranks", "Worlds", "Restarts", "Devices"];
 const kept = 200, recent = 60;
 let seen = 0, job = null, now = null, failures = [];
@@ -98,6 +98,108 @@ function showFailures(all) {
   showBanner();
 }
 
+// ---- trainings
+
+const phases = ["detect", "agree", "form", "transfer", "redo"], shownFaults = 8;
+const svgSpace = make("div", {innerHTML: "<svg></svg>"}).firstChild.namespaceURI;
+let trainings = [];
+function draw(tag, attributes, ...children) {
+  const made = document.createElementNS(svgSpace, tag);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, String(value));
+  made.append(...children);
+  return made;
+}
+function short(value) {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value);
+  if (size >= 1000) return Math.round(value).toLocaleString("en");
+  return size && size < 1e-4 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+}
+function took(seconds) { return seconds < 1 ? Math.round(seconds * 1000) + " ms" : Number(seconds.toPrecision(3)) + " s"; }
+function ticks(low, high) {
+  if (!(high > low)) [low, high] = [low - Math.max(Math.abs(low) / 2, 0.5), high + Math.max(Math.abs(high) / 2, 0.5)];
+  const rough = (high - low) / 3, power = 10 ** Math.floor(Math.log10(rough));
+  const pace = [1, 2, 2.5, 5, 10].map(each => each * power).find(each => each >= rough * 0.999);
+  const made = [];
+  for (let at = Math.floor(low / pace + 1e-9); at <= Math.ceil(high / pace - 1e-9); at += 1) made.push(at * pace);
+  return made;
+}
+function mark(fault, x, top, bottom) {
+  const sign = {failure: `M${x - 5} ${top - 10}h10l-5 9z`, join: `M${x - 5} ${top - 1}h10l-5 -9z`}[fault.kind] ||
+    `M${x} ${top - 10}l5 5l-5 5l-5 -5z`;
+  return draw("g", {class: "mark " + fault.kind}, draw("title", {}, told(fault)),
+    draw("line", {x1: x, x2: x, y1: top, y2: bottom}), draw("path", {d: sign}));
+}
+function told(fault) {
+  const after = fault.took_s === null ? "no step was committed since" : `committed again after ${took(fault.took_s)}`;
+  return `step ${fault.step}: ${fault.text}; ${fault.replicas} replicas, ${after}`;
+}
+function curve(training, width) {
+  const left = 48, right = width - 10, top = 16, bottom = 150, points = training.curve;
+  const label = `${training.value_name || "loss"} of ${training.name} over its steps, with ${training.faults.length} ` +
+    "changes of its members";
+  const root = draw("svg", {viewBox: `0 0 ${width} 176`, width, height: 176, role: "img", "aria-label": label});
+  const first = points[0][0], last = Math.max(points[points.length - 1][0], training.step, first + 1);
+  const values = points.map(point => point[1]), scale = ticks(Math.min(...values), Math.max(...values));
+  const low = scale[0], high = scale[scale.length - 1];
+  const xOf = step => left + (right - left) * Math.min(1, Math.max(0, (step - first) / (last - first)));
+  const yOf = value => bottom - (bottom - top) * (value - low) / (high - low);
+  for (const tick of scale) {
+    root.append(draw("line", {class: "grid", x1: left, x2: right, y1: yOf(tick), y2: yOf(tick)}),
+      draw("text", {x: left - 6, y: yOf(tick) + 4, "text-anchor": "end"}, short(tick)));
+  }
+  root.append(...training.faults.filter(fault => fault.step >= first).map(fault =>
+    mark(fault, xOf(fault.step), top, bottom)));
+  root.append(draw("polyline", {class: "curve",
+    points: points.map(([step, value]) => `${xOf(step).toFixed(1)},${yOf(value).toFixed(1)}`).join(" ")}));
+  root.append(draw("text", {x: left, y: 168}, `step ${count(first)}`),
+    draw("text", {x: right, y: 168, "text-anchor": "end"}, count(last)));
+  return root;
+}
+function bar(fault) {  // how long each phase of a recovery took
+  const known = Object.entries(fault.phases), all = known.reduce((sum, [, seconds]) => sum + seconds, 0);
+  const root = draw("svg", {class: "bar", viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true"});
+  let x = 0;
+  for (const [phase, seconds] of known) {
+    const width = all ? 100 * seconds / all : 0;
+    root.append(draw("rect", {class: phases.includes(phase) ? phase : "other", x, y: 0, width, height: 8}));
+    x += width;
+  }
+  return root;
+}
+function faultRow(fault) {
+  const row = make("li", {className: fault.kind}, make("time", {dateTime: new Date(fault.at * 1000).toISOString()},
+    clock(fault.at)), ` step ${count(fault.step)}: ${fault.text}`, make("br", {}));
+  const parts = Object.entries(fault.phases).map(([phase, seconds]) => `${phase} ${took(seconds)}`).join(", ");
+  row.append(make("small", {}, fault.took_s === null ? "no step was committed since" :
+    `committed again after ${took(fault.took_s)}${parts ? ": " + parts : ""}; ${fault.replicas} replicas`));
+  if (parts) row.append(bar(fault));
+  return row;
+}
+function trainingBlock(training, width) {
+  const of = training.total === null ? "" : ` of ${count(training.total)}`;
+  const state = training.ended ? `ended${training.reason ? ": " + training.reason : ""}` :
+    training.left_s === null ? "" : `${age(training.left_s)} left`;
+  const value = training.is_finite ? short(training.value) : "not finite";
+  const made = make("div", {className: "training"}, make("h3", {}, training.name, make("span", {className: "soft"},
+    ` step ${count(training.step + 1)}${of}, generation ${training.generation}${state ? ", " + state : ""}`)),
+  make("div", {className: "tiles"}, tile(value, training.value_name || "no value is recorded"),
+    tile(short(training.samples_per_s), "samples/s"), tile(training.replicas, "replicas"),
+    tile((100 * training.goodput).toFixed(1) + " %", "goodput"), tile(training.num_faults.failure || 0, "failures")));
+  if (training.curve.length) made.append(curve(training, width));
+  const rows = make("ol", {className: "faults"}, ...training.faults.slice(-shownFaults).reverse().map(faultRow));
+  rows.setAttribute("aria-label", `what happened to the members of ${training.name}, the newest first`);
+  made.append(training.faults.length ? rows : make("span", {className: "none"}, "No member was lost, came or left."));
+  return made;
+}
+function showTrainings(all) {
+  trainings = all;
+  at("training").hidden = !all.length;
+  const width = Math.max(260, at("trainings").clientWidth || 600);
+  at("trainings").replaceChildren(...all.map(training => trainingBlock(training, width)));
+}
+addEventListener("resize", () => showTrainings(trainings));
+
 // ---- the job
 
 function showBanner() {
@@ -171,7 +273,8 @@ document.addEventListener("keydown", event => {
 at("links").append(...[["status", "status as JSON"], ["metrics", "metrics for Prometheus"]].map(([path, says]) =>
   make("a", {href: path + location.search}, says)));
 const known = first();
-if (known) { showStatus(known.status); showFailures(known.failures); showEvents(known.events); }
+if (known) { showStatus(known.status); showFailures(known.failures); showEvents(known.events);
+  showTrainings(known.trainings); }
 showBanner();
 setInterval(() => { showSince(); showBanner(); }, 5000);
-follow("events", {status: showStatus, failures: showFailures, events: showEvents}, showBanner);
+follow("events", {status: showStatus, failures: showFailures, events: showEvents, trainings: showTrainings}, showBanner);

@@ -1,0 +1,117 @@
+"""``multiworld train``: run a training under the launcher, look at one that runs, or explain one that ran."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from ..command_parser import CommandParser
+from . import train_report, train_status
+from .train_file import EXAMPLE, FILES, load
+
+TRAIN = "multiworld train"
+BAD_INPUT = 2
+ABOUT = {
+    "status": "How a running training is: steps, replicas, loss, goodput, the last recovery.",
+    "report": "What happened in a training, from its record: failures, recoveries, goodput, slow ranks.",
+}
+VERBS: dict[str, Callable[[Sequence[str]], int]] = {"status": train_status.main, "report": train_report.main}
+"""What may follow ``train`` in place of a file."""
+DEFAULTS = {"PET_RESTART": "--restart=worker", "PET_MAX_RESTARTS": "--max-restarts=10/10m"}
+"""What differs from ``multiworld run``, by the variable that says otherwise."""
+EPILOG = (
+    """\
+examples:
+  multiworld train --nproc-per-node 4 train.py --epochs 3
+  multiworld train --nproc-per-node 4 --log-dir logs train.py
+  multiworld train training.yaml
+  multiworld train status
+  multiworld train report --svg what-happened.svg logs
+
+All options of 'multiworld run' may stand before FILE; they override what a configuration file says. Unlike there, a
+worker that fails is started again by itself, up to 10 times in any ten minutes. With --log-dir, each process records
+what happens to the training in DIR/RUN/training.
+
+A configuration file (.yaml, .yml or .json) may say:
+"""
+    + EXAMPLE
+    + """
+
+and spares, restart, max_restarts, job, rdzv_backend, rdzv_endpoint, lease_s, progress_timeout_s, page and log_dir, as
+the options of the same names. Paths are relative to the file's folder.
+
+Exit status: that of 'multiworld run'."""
+)
+DESCRIPTION = (
+    "Run a training: FILE is a Python program, or a configuration. Of one that runs, or has run:\n\n"
+    + "\n".join(f"  multiworld train {verb:<8}{about}" for verb, about in ABOUT.items())
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one of them and return the exit status: see the epilogue."""
+    if arguments and arguments[0] in VERBS:
+        return VERBS[arguments[0]](arguments[1:])
+    if not arguments or any(each in ("-h", "--help") for each in _before_file(arguments)):
+        parser = command_parser()
+        parser.parse_args(["--help"] if arguments else [])
+    from ..serving.config.problems import ConfigError
+
+    try:
+        line, variables = command_line(arguments)
+    except (ConfigError, ValueError) as error:
+        print(f"{TRAIN}: {error}", file=sys.stderr)
+        return BAD_INPUT
+    os.environ.update(variables)
+    from ..run import launcher_of  # which needs torch
+    from .job_end import told
+
+    return told(TRAIN, partial(launcher_of(is_announced=True), in_place=True), line)
+
+
+def command_line(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the launcher's command line, and the variables that the workers get.
+
+    Raises ConfigError for a file that makes no sense, ValueError for options that do not.
+    """
+    ours = _before_file(arguments)
+    defaults = [option for variable, option in DEFAULTS.items() if variable not in os.environ]
+    if not ours or not ours[-1].endswith(FILES) or ours[-1].startswith("-"):
+        return [*defaults, *arguments], {}
+    of_program = list(arguments)[len(ours) :]
+    read = load(ours[-1])
+    line = [*defaults, *read.options, *ours[:-1], *read.program, *read.arguments, *of_program]
+    return line, dict(read.environment)
+
+
+def _before_file(arguments: Sequence[str]) -> list[str]:
+    """Return the launcher's options and the file. Raises ValueError for an ambiguous abbreviation."""
+    from ..elastic.launch.command_line import split_at_script
+    from ..elastic.launch.parser import run_parser  # which needs torch
+
+    parser = run_parser()
+    preferred: frozenset[str] = getattr(parser, "preferred", frozenset())
+    ours, _ = split_at_script(list(arguments), parser._option_string_actions, preferred)
+    return ours
+
+
+def command_parser() -> CommandParser:
+    """Return the parser that shows the help, and completes; the launcher's own takes the line."""
+    parser = CommandParser(
+        prog=TRAIN,
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        usage=f"{TRAIN} [OPTIONS OF multiworld run] FILE [ARGUMENTS OF FILE]\n       {TRAIN} {{status,report}} ...",
+    )
+    parser.add_argument("--nproc-per-node", metavar="N", help="replicas on this host (default: 1)")
+    parser.add_argument("--nnodes", metavar="N | MIN:MAX | ...+SPARE", help="hosts (default: 1)")
+    parser.add_argument("--log-dir", metavar="DIR", help="logs of the workers, and the record of the training")
+    parser.add_argument("file", metavar="FILE", help="train.py, or training.yaml")
+    return parser
+
+
+def parsers() -> dict[str, CommandParser]:
+    """Return the parsers of what follows ``train`` in place of a file, by its name."""
+    return {"status": train_status.command_parser(), "report": train_report.command_parser()}

@@ -1,0 +1,122 @@
+"""Decide what a member tells its launcher of the training. Pure.
+
+The member that speaks for the training (``leading``) tells how it stands, twice a second at most, and each change of
+the membership: when it is known, and when the next step was committed.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ...world.launcher.news import MAX_TEXT, Trained, TrainingFault
+from ..events import MemberLost, MembershipChanged, RecoveryPhase, StepCommitted, TrainingEnded, TrainingEvent
+from .leading import Leading
+from .progress import Progress, ProgressMeter
+from .recoveries import MAX_STEPS_WITHOUT_CHANGE, Recovery, recoveries_of
+from .report_text import headline
+
+STEPS_S = 0.5
+MAX_SEEN = 1000  # events of one recovery
+
+
+class Teller:
+    """``rank``: as in ``MembershipChanged.ranks``."""
+
+    def __init__(self, rank: int) -> None:
+        self._leading, self._meter = Leading(rank), ProgressMeter()
+        self._seen: list[TrainingEvent] = []  # since the last recovery began
+        self._is_first = True
+        self._is_told = False  # that the membership has changed, but not yet that a step was committed after it
+        self._num_commits = 0
+        self._generation = 0
+        self._next_at = -math.inf
+
+    def take(self, event: TrainingEvent, *, now: float) -> list[Trained | TrainingFault]:
+        """Return what is to be told now. ``now``: seconds of a monotonic clock."""
+        self._meter.take(event)
+        if isinstance(event, MemberLost | RecoveryPhase):
+            self._note(event)
+            return []
+        if isinstance(event, MembershipChanged):
+            return self._changed(event)
+        if isinstance(event, StepCommitted):
+            return [*self._recovered(event), *self._stands(event, now)]
+        if isinstance(event, TrainingEnded) and self._leading.is_leading:
+            return self._ended(event)
+        return []
+
+    def _note(self, event: TrainingEvent) -> None:
+        if len(self._seen) < MAX_SEEN:
+            self._seen.append(event)
+        self._num_commits = 0
+
+    def _changed(self, event: MembershipChanged) -> list[Trained | TrainingFault]:
+        self._generation = event.generation
+        is_leading, is_first, self._is_first = self._leading.take(event), self._is_first, False
+        self._note(event)
+        if not is_leading or (is_first and not event.gone) or not (event.came or event.gone):
+            return []
+        self._is_told = True
+        recovery = recoveries_of(self._seen)[-1]
+        return [_fault(recovery, len(event.ranks), is_over=False)]
+
+    def _recovered(self, event: StepCommitted) -> list[Trained | TrainingFault]:
+        if not self._seen:
+            return []
+        self._num_commits += 1
+        is_changed = any(isinstance(each, MembershipChanged) for each in self._seen)
+        if not is_changed and self._num_commits < MAX_STEPS_WITHOUT_CHANGE:
+            return []  # the step counts, and the membership changes after it
+        recovery = recoveries_of([*self._seen, event])[-1]
+        self._seen = []
+        is_told, self._is_told = self._is_told, False
+        return [] if not is_told else [_fault(recovery, event.replicas, is_over=True)]
+
+    def _stands(self, event: StepCommitted, now: float) -> list[Trained | TrainingFault]:
+        progress = self._meter.progress()
+        if not self._leading.is_leading or now < self._next_at or progress is None:
+            return []
+        self._next_at = now + STEPS_S
+        return [_trained(progress, event.generation)]
+
+    def _ended(self, event: TrainingEnded) -> list[Trained | TrainingFault]:
+        progress = self._meter.progress()
+        if progress is None:
+            return []
+        return [_trained(progress, self._generation, ended=True, reason=event.error or event.reason)]
+
+
+def _trained(progress: Progress, generation: int, *, ended: bool = False, reason: str = "") -> Trained:
+    is_finite = progress.loss is None or math.isfinite(progress.loss)
+    return Trained(
+        name=progress.job[:MAX_TEXT],
+        generation=generation,
+        step=progress.step,
+        replicas=progress.replicas,
+        total=progress.total,
+        value_name=(progress.loss_name or "")[:MAX_TEXT],
+        value=progress.loss if is_finite else None,
+        is_finite=is_finite,
+        samples_per_s=progress.samples_per_s,
+        goodput=progress.goodput,
+        left_s=progress.left_s,
+        ended=ended,
+        reason=reason[:MAX_TEXT],
+    )
+
+
+def _fault(recovery: Recovery, replicas: int, *, is_over: bool) -> TrainingFault:
+    causes = dict.fromkeys(f"{each.cause}: {each.detail}".removesuffix(": ") for each in recovery.lost)
+    text = headline(recovery) + (f" ({'; '.join(causes)})" if causes else "")
+    return TrainingFault(
+        name=recovery.job[:MAX_TEXT],
+        key=f"{recovery.generation}:{recovery.step}",
+        generation=recovery.generation,
+        step=recovery.step,
+        replicas=replicas,
+        kind="failure" if recovery.lost else "join" if recovery.came else "leave",
+        text=text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…",
+        took_s=recovery.took_s if is_over else None,
+        phases={each.name: each.took_s for each in recovery.phases} if is_over else {},
+        redone=recovery.redone if is_over else 0,
+    )

@@ -1,0 +1,100 @@
+"""What the launcher is told: by one member, seldom of steps, always of changes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from multiworld.training.events import TrainingEnded
+from multiworld.training.view.teller import STEPS_S, Teller
+from multiworld.world.launcher.news import MAX_TEXT, WORKER_NEWS, Trained, TrainingFault
+
+from .runs import STEP_S, Run
+
+
+def by_member(run: Run) -> dict[str, list[Trained | TrainingFault]]:
+    """Return what each member tells, by its id."""
+    found: dict[str, list[Trained | TrainingFault]] = {}
+    for member, its in run.events.items():
+        teller = Teller(its[0].rank)
+        found[member] = [news for event in its for news in teller.take(event, now=event.at)]
+    return found
+
+
+def told(run: Run) -> list[Trained | TrainingFault]:
+    """Return what all members tell, in the order of time."""
+    tellers = {member: Teller(its[0].rank) for member, its in run.events.items()}
+    return [news for event in run.in_order() for news in tellers[event.member].take(event, now=event.at)]
+
+
+def test_only_the_lowest_rank_tells_and_at_most_twice_a_second() -> None:
+    run = Run(num_members=200).steps(40)
+    found = by_member(run)
+
+    assert [member for member, news in found.items() if news] == ["m001"]
+    assert len(found["m001"]) <= 40 * STEP_S / STEPS_S + 1
+    last = found["m001"][-1]
+    assert isinstance(last, Trained)
+    assert (last.name, last.replicas, last.value_name) == ("gpt", 200, "loss")
+    assert last.value == pytest.approx(4 * math.exp(-last.step / 40) + 0.5)
+
+
+def test_a_failure_is_told_when_it_is_known_and_when_it_is_over() -> None:
+    faults = [each for each in told(Run().steps(5).lose(2).steps(5)) if isinstance(each, TrainingFault)]
+
+    assert [(each.kind, each.step, each.replicas, each.took_s is None) for each in faults] == [
+        ("failure", 5, 2, True),
+        ("failure", 5, 2, False),
+    ]
+    assert len({each.key for each in faults}) == 1
+    assert faults[0].text == "rank 2 was lost (PeerDiedError: its socket closed)"
+    assert list(faults[1].phases) == ["detect", "agree", "form", "redo"]
+    assert faults[1].took_s == pytest.approx(0.185, abs=0.001)
+    assert faults[1].redone == 2
+
+
+def test_the_next_member_tells_of_the_loss_of_the_one_that_told() -> None:
+    found = by_member(Run().steps(5).lose(0).steps(20))
+
+    assert [type(each) for each in found["m002"][:3]] == [TrainingFault, TrainingFault, Trained]
+    assert found["m003"] == []
+
+
+def test_a_join_is_told_by_those_that_were_there() -> None:
+    found = by_member(Run().steps(5).lose(0).join(0).steps(5))
+
+    assert [each.kind for each in found["m002"] if isinstance(each, TrainingFault)] == ["failure"] * 2 + ["join"] * 2
+    assert found["m004"] == []
+
+
+def test_the_start_and_steps_alone_are_no_change() -> None:
+    assert not any(isinstance(each, TrainingFault) for each in told(Run().steps(30).end()))
+
+
+def test_the_end_is_told_with_its_reason() -> None:
+    run = Run().steps(3)
+    for rank in run.members:
+        run.say(rank, TrainingEnded, step=2, error="PoisonedStepError: step 3 " + "x" * 1000)
+    last = told(run)[-1]
+
+    assert isinstance(last, Trained)
+    assert last.ended
+    assert last.reason.startswith("PoisonedStepError")
+    assert len(last.reason) == MAX_TEXT
+
+
+def test_all_that_is_told_fits_the_wire_however_long_the_texts_are() -> None:
+    run = Run(job="g" * 500).steps(2).lose(1, cause="Lost\N{PILE OF POO}" * 300).steps(2)
+
+    assert all(WORKER_NEWS.decode(WORKER_NEWS.encode(each)) == each for each in told(run))
+    assert max(len(WORKER_NEWS.encode(each)) for each in told(run)) < 16 * 1024
+
+
+def test_a_loss_that_is_not_finite_is_told_as_such() -> None:
+    run = Run(num_members=1).steps(1)
+    object.__setattr__(run.events["m001"][-1], "values", {"loss": math.nan})
+    (news,) = told(run)
+
+    assert isinstance(news, Trained)
+    assert (news.value, news.is_finite) == (None, False)
