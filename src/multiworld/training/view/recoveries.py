@@ -68,7 +68,7 @@ class MergedPhase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LostMember:
+class LostRank:
     """A member that was lost, with the evidence of the first that saw it. ``seen_by``: ranks."""
 
     rank: int
@@ -103,7 +103,7 @@ class Recovery:
     began_at: float
     ended_at: float
     committed_at: float | None
-    lost: tuple[LostMember, ...] = ()
+    lost: tuple[LostRank, ...] = ()
     came: tuple[int, ...] = ()
     gone: tuple[int, ...] = ()
     ranks: tuple[int, ...] = ()
@@ -333,13 +333,13 @@ def _phase(name: str, spans: Sequence[tuple[_Part, PhaseSpan]]) -> MergedPhase:
     )
 
 
-def _lost(seen: Sequence[MemberLost]) -> tuple[LostMember, ...]:
+def _lost(seen: Sequence[MemberLost]) -> tuple[LostRank, ...]:
     """Return each lost rank once, as the first that saw it did."""
     by_rank: dict[int, list[MemberLost]] = {}
     for event in sorted(seen, key=lambda each: (each.at, each.rank, each.member)):
         by_rank.setdefault(event.lost_rank, []).append(event)
     found = [
-        LostMember(
+        LostRank(
             rank=rank,
             cause=told[0].cause,
             detail=told[0].detail,
