@@ -6,6 +6,7 @@ store lets one proposal win. The rules:
 - A step counts if one member has heard all facts of it: then all members had complete gradients, so all can apply them.
   Otherwise only the micro-batches that are not finished on any survivor are dealt again.
 - A member that others have lost is out. If two have lost each other, the one that stands first stays.
+- A replica of several processes is in as a whole, or out.
 - A loss that is not proven, a host that cannot be reached, may mean that the others go on elsewhere. Then the launcher
   must have confirmed that this side goes on, or this side has more than half of the members (of exactly half: those
   with the first member).
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..replica.layout import lost_with, whole_replicas
 from .records import Announcement, Generation, LostMember, Member
 
 ANNOUNCED_LATE_S = 3.0
@@ -24,11 +26,15 @@ ANNOUNCED_LATE_S = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """``expected``: how many members the launcher starts. ``gather_s``: how long a first generation waits for them."""
+    """``expected``: how many members the launcher starts. ``gather_s``: how long a first generation waits for them.
+
+    ``replica_size``: how many processes a replica has; only whole replicas are members.
+    """
 
     min_members: int = 1
     expected: int | None = None
     gather_s: float = 10.0
+    replica_size: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,16 +68,19 @@ def agree(situation: Situation, rules: Rules) -> Wait | Generation:
         return _first(situation, rules, 1)
     lost = _lost(situation)
     waiting = _still_to_come(situation, lost)
+    gone = {*lost, *(each.id for each in current.members if each.id not in situation.said and each not in waiting)}
+    broken = lost_with(gone, current.members)
+    waiting = [each for each in waiting if each.id not in broken]
     if waiting:
         return Wait(f"{len(waiting)} members have not announced themselves: ranks {_ranks(waiting)}")
-    survivors = [each for each in current.members if each.id in situation.said and each.id not in lost]
+    survivors = [each for each in current.members if each.id not in broken]
     able = [each for each in survivors if situation.said[each.id].has_state]
     if not able:
         return _first(situation, rules, current.number + 1)
     refusal = _refusal(situation, current, survivors, lost)
     if refusal is not None:
         return refusal
-    newcomers = _newcomers(situation, current)
+    newcomers = whole_replicas(_newcomers(situation, current), rules.replica_size)
     members = [*survivors, *newcomers]
     if len(members) < rules.min_members:
         return Wait("too few members are left", missing=rules.min_members - len(members))
@@ -108,18 +117,19 @@ def _next(situation: Situation, number: int, members: list[Member]) -> Generatio
 def _first(situation: Situation, rules: Rules, number: int) -> Wait | Generation:
     """Nobody has a state: all begin together, in the order of their ranks."""
     members = sorted((each.member for each in situation.said.values()), key=lambda each: (each.rank, each.id))
-    members = [each for each in members if each.id in situation.here]
+    members = whole_replicas((each for each in members if each.id in situation.here), rules.replica_size)
     if len(members) < rules.min_members:
         return Wait("the training waits for members", missing=rules.min_members - len(members))
     if len(members) < (rules.expected or rules.min_members) and situation.waited_s < rules.gather_s:
         return Wait("the training waits for all that the launcher starts")
     source = max(members, key=lambda each: situation.said[each.id].saved_step)  # of equals the first
-    stateless = tuple(each.id for each in members if each is not source)
+    sources = tuple(each.id for each in members if each.unit == source.unit)
+    stateless = tuple(each.id for each in members if each.id not in sources)
     return Generation(
         number=number,
         members=tuple(members),
         stateless=stateless,
-        sources=(source.id,),
+        sources=sources,
         is_restart=True,
         digest=situation.said[source.id].digest,
     )

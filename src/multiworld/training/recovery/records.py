@@ -20,12 +20,22 @@ class Presence:
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One process of the training. ``rank``: the launcher's, or what ``join`` was given. ``host``: which machine."""
+    """One process of the training. ``rank``: the launcher's, or what ``join`` was given. ``host``: which machine.
+
+    ``replica``: the id of its replica, if that has several processes. They agree on it when they meet, so a replica
+    that returns has another one.
+    """
 
     id: str
     rank: int
     host: str
     pid: int = 0
+    replica: str = ""
+
+    @property
+    def unit(self) -> str:
+        """What fails, comes and leaves as one: the replica, or this process alone."""
+        return self.replica or self.id
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,8 +24,8 @@ class InReplica(Protocol):
         """The launcher's."""
 
     @property
-    def replica(self) -> str:
-        """The id that the processes of one replica agreed on when they met; a replica that returns has another one."""
+    def unit(self) -> str:
+        """The same for all processes of one replica, and another one when it returns."""
 
 
 M = TypeVar("M", bound=InReplica)
@@ -39,14 +39,19 @@ def whole_replicas(members: Iterable[M], size: int) -> list[M]:
     """
     replicas: dict[str, dict[int, M]] = {}
     for member in members:
-        replicas.setdefault(member.replica, {})[member.rank % size] = member
+        replicas.setdefault(member.unit, {})[member.rank % size] = member
     return [shards[shard] for shards in replicas.values() if len(shards) == size for shard in range(size)]
 
 
 def lost_with(lost: Collection[str], members: Sequence[InReplica]) -> set[str]:
     """Return the ids of all that share a replica with one that is lost: they hold only a part of the model."""
-    broken = {member.replica for member in members if member.id in lost}
-    return {member.id for member in members if member.replica in broken}
+    broken = {member.unit for member in members if member.id in lost}
+    return {member.id for member in members if member.unit in broken}
+
+
+def places_lost_with(places: Collection[int], size: int) -> frozenset[int]:
+    """Return the places of all processes of the replicas that stand at ``places``."""
+    return frozenset(place // size * size + shard for place in places for shard in range(size))
 
 
 def places_of_shard(place: int, num_places: int, size: int) -> range:

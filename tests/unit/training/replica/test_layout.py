@@ -18,11 +18,11 @@ from multiworld.training.replica.layout import (
 @dataclass(frozen=True)
 class Member:
     rank: int
-    replica: str
+    unit: str
 
     @property
     def id(self) -> str:
-        return f"{self.rank}{self.replica}"
+        return f"{self.rank}{self.unit}"
 
 
 def test_a_replica_counts_once_all_its_shards_are_there() -> None:
