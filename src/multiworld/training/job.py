@@ -241,14 +241,16 @@ class Job:
 
     def _new_trainer(self, loader: StepLoader) -> Trainer:
         names = [name for name, _ in self._parameters.values()]
-        gradients = Gradients([parameter for _, parameter in self._parameters.values()], names)
+        gradients = Gradients(
+            [parameter for _, parameter in self._parameters.values()], names, separate=self.options.exact
+        )
         options = TrainerOptions(
             batch=self.options.batch, exact=self.options.exact, seed=self.options.seed, digest=self._digest(loader)
         )
         trainer: Trainer
         if self._sync is None:
             reduction: Reduction = TreeReduction() if self.options.exact else SumReduction()
-            buffers = Buffers(list(self._buffers.values()))
+            buffers = Buffers(list(self._buffers.values()), separate=self.options.exact)
             trainer = Trainer(self._team, self.state, gradients, buffers, reduction, loader, self, options)
         else:
             outer = make_outer_step(self._sync, self._modules)  # now, as its anchors are what the program has loaded

@@ -17,9 +17,10 @@ from .gradients import FlatBucket
 
 
 class Buffers:
-    """All persistent buffers of the replicated modules. ``indices``: those that this step looks at."""
+    """All persistent buffers of the replicated modules. ``separate``: the sums hold one micro-batch only."""
 
-    def __init__(self, buffers: Sequence[Tensor]) -> None:
+    def __init__(self, buffers: Sequence[Tensor], *, separate: bool = False) -> None:
+        self._separate = separate
         self._buffers = list(buffers)
         self._before = [each.detach().clone() for each in buffers]
         self._indices: list[int] = []
@@ -48,6 +49,9 @@ class Buffers:
         with torch.no_grad():
             for index in self.changed:
                 self._buffers[index].copy_(self._before[index])
+            if self._separate:
+                for bucket in self.buckets:
+                    bucket.sums.zero_()
 
     def end_micro_batch(self) -> None:
         with torch.no_grad():

@@ -24,7 +24,7 @@ class Facts:
     now. ``is_leaving``: it was asked to go, and does so after this step. ``newcomers``: ids of processes that wait to
     be admitted, as far as it knows. ``is_ready``: it has the state, and may be given micro-batches. ``save``: a
     checkpoint after this step was asked for. ``unused``: parameters without a gradient here; ``changed``: buffers that
-    a forward has changed here; by index.
+    a forward has changed here; by index. ``late``: buckets that got gradients after their reduction had begun.
     """
 
     step: int
@@ -38,4 +38,5 @@ class Facts:
     is_finite: bool = True
     save: bool = False
     unused: tuple[int, ...] = ()
+    late: tuple[int, ...] = ()
     changed: tuple[int, ...] = ()

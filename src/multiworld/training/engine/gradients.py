@@ -1,16 +1,18 @@
 """The gradients of one member: local sums over its finished micro-batches, apart from what the members reduce.
 
-A parameter's ``.grad`` is a view into a flat bucket of local sums while micro-batches are computed. A reduction works
-on a second flat bucket. Only when the step counts, ``.grad`` becomes a view into that one. So a failed reduction costs
-nothing: the sums of finished micro-batches are still there.
+Backward makes the gradients of one micro-batch. They are added to flat buckets of local sums. A reduction works on a
+second flat bucket, into which ``.grad`` is a view once the step counts. So a failed reduction costs nothing: the sums
+of finished micro-batches are still there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from .buckets import Bucket, lay_out
 
@@ -41,7 +43,6 @@ class FlatBucket:
         self.layout = bucket
         self.sums = torch.zeros(bucket.num_elements, dtype=like.dtype, device=like.device)
         self.reduced = torch.zeros_like(self.sums)
-        self.num_missing = 0
 
     def views(self, flat: Tensor, parameters: Sequence[Tensor]) -> list[tuple[int, Tensor]]:
         """Return (parameter, its part of ``flat`` in its shape)."""
@@ -55,93 +56,129 @@ class FlatBucket:
 
 
 class Gradients:
-    """Of all parameters that were handed to ``replicate``. ``on_ready(bucket)`` is called in backward, in order."""
+    """Of all parameters that were handed to ``replicate``.
 
-    def __init__(self, parameters: Sequence[nn.Parameter], names: Sequence[str]) -> None:
+    In the last micro-batch of a step ``on_ready(bucket)`` is called in backward, in the buckets' order, as soon as they
+    are complete. Which parameter of a bucket comes last is learned in the first steps: one hook for each bucket costs
+    next to nothing, one for each parameter does not. A gradient that comes after its bucket is ``late``.
+    ``separate``: the sums hold one micro-batch only.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], names: Sequence[str], *, separate: bool = False) -> None:
         self.parameters, self.names = list(parameters), list(names)
+        self._separate = separate
         shapes = [(local(each).numel(), local(each).element_size(), (each.dtype, each.device)) for each in parameters]
         self.buckets = [FlatBucket(bucket, parameters) for bucket in lay_out(shapes)]
-        self._bucket_of: dict[int, int] = {}
-        self._sums: dict[int, Tensor] = {}
-        self._reduced: dict[int, Tensor] = {}
-        for number, bucket in enumerate(self.buckets):
-            for index, view in bucket.views(bucket.sums, self.parameters):
-                self._bucket_of[index], self._sums[index] = number, view
-            for index, view in bucket.views(bucket.reduced, self.parameters):
-                self._reduced[index] = view
+        self._sums = [bucket.views(bucket.sums, self.parameters) for bucket in self.buckets]
+        self._reduced = [view for bucket in self.buckets for view in bucket.views(bucket.reduced, self.parameters)]
         self.used: set[int] = set()
         """The parameters that had a gradient in this step."""
-        self.used_twice = False
-        """Whether a parameter got gradients more than once in a micro-batch: then no bucket can go in backward."""
-        self.came_late = False
-        """Whether a gradient came after the reduction of its bucket had begun."""
-        self._fired: set[int] = set()
-        self._on_ready: Callable[[int], None] | None = None
-        self._next = 0
-        self._missing: list[int] = []
-        self._hooks = [
-            each.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
-            for index, each in enumerate(self.parameters)
-        ]
+        self.late: set[int] = set()
+        """The buckets that got gradients after ``on_ready`` in this step."""
+        self._is_fresh = [True] * len(self.buckets)  # nothing was added yet, and what is there is of another step
+        self._taken: set[int] = set()
+        self._order: list[int] | None = None  # in which gradients came, while that is learned
+        self._last_of: list[int] | None = None
+        self._hooks: list[RemovableHandle] = []
 
     def close(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
+        self._remove_hooks()
 
     def begin_step(self) -> None:
         """No micro-batch is finished."""
         self.used.clear()
-        for bucket in self.buckets:
-            bucket.sums.zero_()
+        self.late.clear()
+        self._is_fresh = [True] * len(self.buckets)
 
     def begin_micro_batch(self, on_ready: Callable[[int], None] | None) -> None:
-        """Have backward add to the local sums. ``on_ready``: this is the last one, so buckets may go as they fill."""
-        self._fired.clear()
-        self._on_ready, self._next = on_ready, 0
-        if on_ready is not None:
-            self._missing = [len(bucket.layout.slots) for bucket in self.buckets]
-        for index, parameter in enumerate(self.parameters):
-            self._point(index, parameter, self._sums[index])
+        """Have backward make new gradients. ``on_ready``: this is the last one, so buckets may go as they fill."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        self._taken.clear()
+        if self._separate:
+            self._is_fresh = [True] * len(self.buckets)
+        if on_ready is None:
+            return
+        if self._last_of is None:
+            self._order = []
+            self._hooks = [_hook(each, partial(self._came, index)) for index, each in enumerate(self.parameters)]
+        else:
+            ready = partial(self._hand_over, on_ready)
+            self._hooks = [_hook(self.parameters[index], ready) for index in self._last_of]
 
     def end_micro_batch(self) -> None:
-        self._on_ready = None
+        """Backward is over: add the rest."""
+        self._remove_hooks()
+        if self._order is not None:
+            self._learn(self._order)
+            self._order = None
+        for number in range(len(self.buckets)):
+            if self._take(number) and number in self._taken:
+                self.late.add(number)
+        if self._separate:
+            self.fill_up()
+
+    def fill_up(self) -> None:
+        """What got no gradient is zero. Before the sums are used."""
+        for number, bucket in enumerate(self.buckets):
+            if self._is_fresh[number]:
+                bucket.sums.zero_()
+                self._is_fresh[number] = False
 
     def apply(self, is_unused: Callable[[int], bool]) -> None:
         """Let every ``.grad`` be the reduced gradient; None where no member had any."""
-        for index, parameter in enumerate(self.parameters):
-            if is_unused(index):
-                parameter.grad = None
-            else:
-                self._point(index, parameter, self._reduced[index])
+        for index, view in self._reduced:
+            parameter = self.parameters[index]
+            parameter.grad = None if is_unused(index) else like(parameter.data, view)
 
-    def _point(self, index: int, parameter: nn.Parameter, view: Tensor) -> None:
-        if parameter.grad is not view:  # of a DTensor: as a new one each time
-            parameter.grad = like(parameter.data, view)
+    def _take(self, number: int) -> bool:
+        """Add the gradients of a bucket that are there to the sums. Returns whether there were any."""
+        pairs = []
+        for index, view in self._sums[number]:
+            grad = self.parameters[index].grad
+            if grad is not None:
+                pairs.append((view, local(grad)))
+                self.parameters[index].grad = None
+                self.used.add(index)
+        if not pairs:
+            return False
+        sums, is_fresh = self.buckets[number].sums, self._is_fresh[number]
+        self._is_fresh[number] = False
+        if is_fresh and len(pairs) == len(self._sums[number]) and not any(grad.is_sparse for _, grad in pairs):
+            torch.cat([grad.reshape(-1) for _, grad in pairs], out=sums)
+            return True
+        if is_fresh:
+            sums.zero_()
+        for view, grad in pairs:
+            view.add_(grad)
+        return True
 
-    def _collect(self, index: int, grad: Tensor, view: Tensor) -> None:
-        """The program had set ``.grad`` to None before backward, which made a tensor of its own then."""
-        if local(grad).data_ptr() != view.data_ptr():
-            view.add_(local(grad))
-            self._point(index, self.parameters[index], view)
-
-    def _hook(self, index: int) -> Callable[[Tensor], None]:
-        view, bucket = self._sums[index], self._bucket_of[index]
-        used, fired_now = self.used, self._fired
-
-        def fired(parameter: Tensor) -> None:  # for each parameter in each backward: it must be quick
-            grad = parameter.grad
-            if grad is not view and grad is not None:
-                self._collect(index, grad, view)
-            if index in fired_now:
-                self.used_twice = True
-                self.came_late |= self._on_ready is not None and bucket < self._next
+    def _hand_over(self, on_ready: Callable[[int], None], parameter: Tensor) -> None:
+        """In backward: hand over the buckets that are complete, up to the first that is not."""
+        for number in range(len(self.buckets)):
+            if number in self._taken:
+                continue
+            if any(self.parameters[index].grad is None for index, _ in self._sums[number]):
                 return
-            fired_now.add(index)
-            used.add(index)
-            if self._on_ready is not None:
-                self._missing[bucket] -= 1
-                while self._next < len(self.buckets) and not self._missing[self._next]:
-                    self._on_ready(self._next)
-                    self._next += 1
+            self._take(number)
+            self._taken.add(number)
+            on_ready(number)
 
-        return fired
+    def _came(self, index: int, parameter: Tensor) -> None:
+        if self._order is not None:
+            self._order.append(index)
+
+    def _learn(self, order: Sequence[int]) -> None:
+        """Only where every parameter came, and once, is there a last one."""
+        place = {index: number for number, index in enumerate(order)}
+        if len(place) == len(order) == len(self.parameters):
+            self._last_of = [max((index for index, _ in views), key=place.__getitem__) for views in self._sums]
+
+    def _remove_hooks(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+
+def _hook(parameter: nn.Parameter, call: Callable[[Tensor], None]) -> RemovableHandle:
+    return parameter.register_post_accumulate_grad_hook(call)  # type: ignore[no-untyped-call, no-any-return]

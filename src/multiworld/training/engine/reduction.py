@@ -21,15 +21,14 @@ class Reduction(Protocol):
     def begin_step(self, buckets: Sequence[FlatBucket], num_micro_batches: int) -> None:
         """No micro-batch is finished; ``buckets`` are all of this step."""
 
-    def begin_micro_batch(self) -> None: ...
-
-    def end_micro_batch(self, micro_batch: int, buckets: Collection[int]) -> None:
-        """It is finished, in these buckets: the sums there hold it."""
+    def end_micro_batch(self, micro_batch: int) -> None:
+        """It is finished: the sums hold it."""
 
     def use(self, world: World, shares: Sequence[Collection[int]]) -> None:
         """Reduce in this world, whose rank i has the micro-batches ``shares[i]``. What was launched before is void."""
 
-    def launch(self, bucket: int) -> None: ...
+    def launch(self, bucket: int) -> None:
+        """Begin to reduce a bucket, perhaps once more because its sums have changed."""
 
     def wait(self) -> None:
         """Launch what was not, wait for all, and make means of the sums. Raises the world's error."""
@@ -42,7 +41,8 @@ class _Launching:
         self.buckets: Sequence[FlatBucket] = ()
         self._num_micro_batches = 1
         self._world: World | None = None
-        self._operations: list[Operation[None]] = []
+        self._launched: set[int] = set()
+        self._under_way: list[tuple[int, Operation[None]]] = []
 
     @property
     def world(self) -> World:
@@ -58,30 +58,29 @@ class SumReduction(_Launching):
 
     def begin_step(self, buckets: Sequence[FlatBucket], num_micro_batches: int) -> None:
         self.buckets, self._num_micro_batches = buckets, num_micro_batches
-        self._operations = []
 
-    def begin_micro_batch(self) -> None:
-        pass  # backward adds to the sums
-
-    def end_micro_batch(self, micro_batch: int, buckets: Collection[int]) -> None:
+    def end_micro_batch(self, micro_batch: int) -> None:
         pass
 
     def use(self, world: World, shares: Sequence[Collection[int]]) -> None:
-        self._world, self._operations = world, []
+        self._world, self._under_way = world, []
+        self._launched.clear()
         self._num_micro_batches = sum(map(len, shares))
 
     def launch(self, bucket: int) -> None:
         flat = self.buckets[bucket]
         flat.reduced.copy_(flat.sums)
-        self._operations.append(self.world.start_all_reduce(flat.reduced, ReduceOp.SUM, None))
+        self._launched.add(bucket)
+        self._under_way.append((bucket, self.world.start_all_reduce(flat.reduced, ReduceOp.SUM, None)))
 
     def wait(self) -> None:
-        for bucket in range(len(self._operations), len(self.buckets)):
-            self.launch(bucket)
-        for operation in self._operations:
+        for bucket in range(len(self.buckets)):
+            if bucket not in self._launched:
+                self.launch(bucket)
+        under_way, self._under_way = self._under_way, []
+        for bucket, operation in under_way:
             self._wait(operation)
-        for flat in self.buckets:
-            flat.reduced.div_(self._num_micro_batches)
+            self.buckets[bucket].reduced.div_(self._num_micro_batches)
 
 
 class TreeReduction(_Launching):
@@ -98,7 +97,6 @@ class TreeReduction(_Launching):
         self._free: list[list[Tensor]] = []
         self._nodes: list[list[Node]] = []
         self._received: list[list[Tensor]] = []
-        self._missing: Collection[int] = ()
 
     def begin_step(self, buckets: Sequence[FlatBucket], num_micro_batches: int) -> None:
         if len(self._free) != len(buckets):
@@ -110,19 +108,15 @@ class TreeReduction(_Launching):
         self._partial = [{} for _ in buckets]
         self._summations = [Summation(num_micro_batches) for _ in buckets]
 
-    def begin_micro_batch(self) -> None:
-        for flat in self.buckets:
-            flat.sums.zero_()
-
-    def end_micro_batch(self, micro_batch: int, buckets: Collection[int]) -> None:
-        for number in buckets:
-            flat, partial, free = self.buckets[number], self._partial[number], self._free[number]
+    def end_micro_batch(self, micro_batch: int) -> None:
+        for number, flat in enumerate(self.buckets):
+            partial, free = self._partial[number], self._free[number]
             value = free.pop() if free and free[-1].shape == flat.sums.shape else torch.empty_like(flat.sums)
             partial[(0, micro_batch)] = value.copy_(flat.sums)
             self._summations[number].add(micro_batch, _adder(partial, free), _renamer(partial))
 
     def use(self, world: World, shares: Sequence[Collection[int]]) -> None:
-        self._world, self._operations, self._received = world, [], []
+        self._world, self._under_way, self._received = world, [], []
         self._nodes = [nodes_of(share, self._num_leaves) for share in shares]
         self._num_micro_batches = sum(map(len, shares))
         if self._num_micro_batches != self._num_leaves:  # given up by the job's choice: no tree of all of them
@@ -139,15 +133,16 @@ class TreeReduction(_Launching):
             sends.append(torch.cat(parts) if parts else flat.sums.new_empty(0))
         receives = [flat.sums.new_empty(len(nodes) * shard) for nodes in self._nodes]
         self._received.append(receives)
-        self._operations.append(world.start_all_to_all(receives, sends, None))
+        self._under_way.append((bucket, world.start_all_to_all(receives, sends, None)))
 
     def wait(self) -> None:
-        for bucket in range(len(self._operations), len(self.buckets)):
+        for bucket in range(len(self.buckets)):
             self.launch(bucket)
         gathering = []
-        for number, operation in enumerate(self._operations):
+        for number, operation in self._under_way:
             self._wait(operation)
             gathering.append(self._gather(number))
+        self._under_way = []
         for flat, (operation, whole) in zip(self.buckets, gathering, strict=True):
             self._wait(operation)
             flat.reduced.copy_(whole[: flat.reduced.numel()])

@@ -16,7 +16,7 @@ from ...errors import WorldBrokenError, WorldClosedError
 from ..data.base import StepLoader
 from ..data.dealing import deal
 from ..errors import PoisonedStepError, StepError, TrainingError
-from ..recovery.membership import ExcludedError
+from ..recovery.membership import ExcludedError, OverError
 from ..recovery.records import Announcement, Generation, Member
 from ..recovery.team import Team
 from ..recovery.transfer import DamagedStateError, Receiving, Sending
@@ -136,19 +136,19 @@ class Trainer:
         self.has_left = False
         self.full_size = 1
         """How many members there are when all are there."""
-        self._number = self._num_launched = 0
+        self._may_overlap = True
+        """False once a gradient came late here: the program goes backward more than once for a micro-batch."""
         self._launch_failed = False
-        self._first_step = 0
-        """Since which this member knows how the program uses its parameters."""
 
     # ---- the steps
 
     def steps(self, total: int | None) -> Iterator[Step]:
         """Yield each step until ``total`` are committed, the data is over, or this member leaves."""
-        self._join()
-        while not self._is_over(total):
+        if not self._join(total):
+            return
+        while not self._is_over():
             if self._receiving is not None:
-                yield from self._catch_up(total)
+                yield from self._catch_up()
                 if not self._has_state:
                     continue
             step = self._new_step(self.state.step)
@@ -159,34 +159,35 @@ class Trainer:
                 self._attempt += 1
                 continue
             self._attempt = 0
-            if self._between_steps(total):
+            if self._between_steps():
                 return
 
-    def _is_over(self, total: int | None) -> bool:
-        return self._has_state and self._is_last(total)
+    def _is_over(self) -> bool:
+        return self._has_state and self._is_last()
 
-    def _is_last(self, total: int | None) -> bool:
+    def _is_last(self) -> bool:
         """Whether no step is left to do, for those who have the state."""
-        limits = [each for each in (total, self.loader.num_steps) if each is not None]
-        return bool(limits) and self.state.step >= min(limits)
+        limit = self.team.membership.limit
+        return limit is not None and self.state.step >= limit
 
     def _new_step(self, index: int) -> Step:
         self.step = Step(self, index, self.loader.epoch_of(index), self._attempt)
         return self.step
 
-    def _between_steps(self, total: int | None) -> bool:
+    def _between_steps(self) -> bool:
         """After a step: end, or admit newcomers and let members go. True: this member is done."""
         self._sendings = [each for each in self._sendings if not each.is_done]
         outcome = self._outcome
-        is_last = self._is_over(total)
+        is_last = self._is_over()
         if not (is_last or outcome.leaving or outcome.newcomers):
             return False
         try:
             self.team.world.blocking.barrier()  # all know that the step counts, before anybody goes
         except (WorldBrokenError, WorldClosedError) as error:
             self._advance(error)
-            return self._between_steps(total) if is_last else False
+            return self._between_steps() if is_last else False
         if is_last:
+            self.team.membership.say_over(self.state.step)
             return True
         if self.team.place in outcome.leaving:
             self.has_left = True
@@ -206,8 +207,13 @@ class Trainer:
         while True:
             try:
                 yield from self._compute(step)
+                self._gradients.fill_up()
                 self._reduce()
                 facts = exchange(self.team.world, self._own_facts())
+                late = sorted({bucket for each in facts for bucket in each.late})
+                if late:  # on any member: all reduce these once more
+                    self._reduce_again(late)
+                    facts = exchange(self.team.world, self._own_facts())
             except (WorldBrokenError, WorldClosedError) as error:
                 heard = self._recover(error)
                 if heard is None:
@@ -255,19 +261,17 @@ class Trainer:
         if not todo:
             return
         batches = self.loader.fetch(step.index, todo)
-        last, num_before = todo[-1], len(self._gradients.buckets)
         try:
             waited_from = time.perf_counter()
             for number, batch in batches:
                 began = time.perf_counter()
                 _add(progress.seconds, "data", began - waited_from)
                 self._check_standing()
-                self._begin_micro_batch(number, may_overlap=number == last)
+                self._begin_micro_batch(number, may_overlap=number == todo[-1])
                 yield batch
                 self._gradients.end_micro_batch()
                 self._buffers.end_micro_batch()
-                self._reduction.end_micro_batch(number, range(self._num_launched, num_before))
-                self._reduction.end_micro_batch(number, range(num_before, len(self._buckets)))
+                self._reduction.end_micro_batch(number)
                 progress.done.append(number)
                 for name, value in progress.present.items():
                     progress.values.setdefault(name, []).append(value)
@@ -277,29 +281,18 @@ class Trainer:
             close = getattr(batches, "close", None)
             if close is not None:
                 close()
-        if self._gradients.came_late:
-            raise StepError(
-                "a parameter got a gradient after the reduction of its bucket had begun: the program calls backward() "
-                "more often in this micro-batch than in those before. Call it equally often in each, or begin with the "
-                "larger number"
-            )
 
     def _begin_micro_batch(self, number: int, *, may_overlap: bool) -> None:
         self._progress.present = {}
-        self._num_launched = 0
         self._launch_failed = False
         if self._options.exact:
             torch.manual_seed(_seed_of(self._options.seed, self.state.step, number))
         self._buffers.begin_micro_batch()
-        self._reduction.begin_micro_batch()
-        learned = self.state.step > self._first_step and not self._gradients.used_twice
-        self._number = number
-        self._gradients.begin_micro_batch(self._launch if may_overlap and learned else None)
+        overlaps = may_overlap and self._may_overlap and not self._options.exact
+        self._gradients.begin_micro_batch(self._launch if overlaps else None)
 
     def _launch(self, bucket: int) -> None:
         """In backward: this bucket's gradients are complete. What the world raises is raised after backward."""
-        self._reduction.end_micro_batch(self._number, (bucket,))
-        self._num_launched = bucket + 1
         if not self._launch_failed:
             try:
                 self._reduction.launch(bucket)
@@ -323,6 +316,14 @@ class Trainer:
         self._progress.is_complete = True
         _add(self._progress.seconds, "wait", time.perf_counter() - began)
 
+    def _reduce_again(self, buckets: Sequence[int]) -> None:
+        self._progress.is_complete = False
+        self._may_overlap &= not self._gradients.late
+        self._gradients.late.clear()
+        for bucket in buckets:
+            self._reduction.launch(bucket)
+        self._reduce()
+
     def _own_facts(self) -> Facts:
         progress = self._progress
         self.team.membership.look_for_newcomers()
@@ -340,6 +341,7 @@ class Trainer:
             is_ready=self._has_state,
             unused=tuple(sorted(unused)),
             changed=tuple(sorted(self._buffers.changed)),
+            late=tuple(sorted(self._gradients.late)),
             **self.own_facts(self.state.step),
         )
 
@@ -462,8 +464,17 @@ class Trainer:
     def _is_computing(self) -> bool:
         return self.step is not None and self.step.phase is StepPhase.COMPUTING
 
-    def _join(self) -> None:
-        self._advance(None)
+    def _join(self, total: int | None) -> bool:
+        """Meet the others. False: the training is over already, and its state is that of the newest checkpoint."""
+        limits = [each for each in (total, self.loader.num_steps) if each is not None]
+        self.team.membership.limit = min(limits, default=None)
+        try:
+            self._advance(None)
+        except OverError:
+            logger.warning("the training is over; this member came after its last step")
+            self.restart()
+            return False
+        return True
 
     def _advance(self, error: WorldBrokenError | WorldClosedError | None) -> Generation | None:
         """Form the next generation. None: this member is a newcomer in it, though it had the state before."""
@@ -526,7 +537,6 @@ class Trainer:
             receiving.wait()
             self._take(receiving)
         self._has_state = True
-        self._first_step = self.state.step
 
     def _take(self, receiving: Receiving) -> None:
         state, size_bytes = receiving.state(self.state.capture())
@@ -535,20 +545,20 @@ class Trainer:
 
     # ---- a newcomer
 
-    def _catch_up(self, total: int | None) -> Iterator[Step]:
+    def _catch_up(self) -> Iterator[Step]:
         """Take part without micro-batches until the state is here, then apply what counted meanwhile."""
         receiving = self._receiving
         assert receiving is not None
         self.step = None
         try:
             while not receiving.poll():
-                if not self._is_last(total):
+                if not self._is_last():
                     self._shadow()
                     outcome = self._outcome
-                    if not (outcome.leaving or outcome.newcomers) and not self._is_last(total):
+                    if not (outcome.leaving or outcome.newcomers) and not self._is_last():
                         continue
                 self.team.world.blocking.barrier()  # as the others do, see _between_steps
-                if not self._is_last(total):
+                if not self._is_last():
                     self.team.leaves(sorted(outcome.leaving))
                     self._advance(None)
                     return
@@ -570,14 +580,18 @@ class Trainer:
             if step.phase is not StepPhase.OVER:
                 raise StepError(f"step {step.index} was not applied: write 'with step:' in the loop over job.steps()")
         self._has_state = True
-        self._first_step = self.state.step
 
     def _shadow(self) -> None:
         """Take part in a step with nothing of its own, and keep what it gave."""
         looked_at = self._looked_at
         self._begin()
+        self._gradients.fill_up()
         self._reduction.wait()
         facts = exchange(self.team.world, self._own_facts())
+        late = sorted({bucket for each in facts for bucket in each.late})
+        if late:
+            self._reduce_again(late)
+            facts = exchange(self.team.world, self._own_facts())
         step = self.state.step
         self._count(facts)
         reduced = [bucket.reduced.clone() for bucket in self._buckets]

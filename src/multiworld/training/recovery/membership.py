@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -28,6 +29,10 @@ TAKE_OVER_S = 0.05  # a proposer that is slower than that leaves it to the next
 FENCE_S = 1.0  # an agent that is cut off has ended its workers by then
 DIAL_S = 2.0
 SAY_EVERY_S = 10.0
+
+
+class OverError(Exception):
+    """The training has done all its steps already."""
 
 
 class ExcludedError(Exception):
@@ -61,6 +66,8 @@ class Membership:
         self._poll: Operation[dict[str, bytes]] | None = None
         self._polled_at = 0.0
         self._said: str | None = None
+        self.limit: int | None = None
+        """After so many steps the training is over."""
         self.newcomers: tuple[str, ...] = ()
         """Those who wait to be admitted, as of the last look."""
 
@@ -168,7 +175,8 @@ class Membership:
     def agree(self, announce: Callable[[], Announcement], *, world_stands: Callable[[], bool]) -> Generation:
         """Return the next generation, of which this member is one.
 
-        Raises PeerRaisedError if the program raised on a member, TooFewReplicasError, ExcludedError.
+        Raises PeerRaisedError if the program raised on a member, TooFewReplicasError, ExcludedError, and OverError on a
+        newcomer that comes after the last step.
         """
         self.beat()
         began = time.monotonic()
@@ -199,6 +207,10 @@ class Membership:
                     return current
                 if known is not None:
                     raise ExcludedError
+            over = found.get(self.prefix + "over")
+            if known is None and over is not None and self.limit is not None and int(over) >= self.limit:
+                self._withdraw()
+                raise OverError
             self._announce(mine, 0 if current is None else current.number)
             situation = self._situation(found, current, now, began, world_stands())
             self._check_raised(situation)
@@ -300,12 +312,10 @@ class Membership:
         return wait_blocking(self.store.add(f"{self.prefix}tries/{step}", 1))
 
     def say_over(self, step: int) -> None:
-        wait_blocking(self.store.set(self.prefix + "over", str(step).encode()))
-
-    def over(self) -> int | None:
-        """Return after how many steps the training was over, if it is."""
-        value = wait_blocking(self.store.get(self.prefix + "over"))
-        return None if value is None else int(value)
+        """So many steps are done, and no more will be: who comes now must not begin anew. Needs no store that lives."""
+        if self._store is not None and self._store.lost_reason is None:
+            with contextlib.suppress(StoreError):
+                wait_blocking(self._store.set(self.prefix + "over", str(step).encode()))
 
     def close(self) -> None:
         self.settled()

@@ -139,10 +139,7 @@ class LocalReduction:
     def begin_step(self, buckets: Sequence[FlatBucket], num_micro_batches: int) -> None:
         self._buckets = buckets
 
-    def begin_micro_batch(self) -> None:
-        pass  # backward adds to the sums
-
-    def end_micro_batch(self, micro_batch: int, buckets: Collection[int]) -> None:
+    def end_micro_batch(self, micro_batch: int) -> None:
         pass
 
     def use(self, world: World, shares: Sequence[Collection[int]]) -> None:

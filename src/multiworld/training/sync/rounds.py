@@ -89,13 +89,14 @@ class RoundTrainer(Trainer):
     def steps(self, total: int | None) -> Iterator[Step]:
         limits = [each for each in (total, self.loader.num_steps) if each is not None]
         self._table = self._strategy.timetable(min(limits) if limits else None)
-        self._join()
-        while not self._is_over(total):
+        if not self._join(total):
+            return
+        while not self._is_over():
             if self._receiving is not None:
-                yield from self._catch_up(total)
+                yield from self._catch_up()
             else:
                 yield from self._own_step()
-            if self._between_steps(total):
+            if self._between_steps():
                 return
 
     def _own_step(self) -> Iterator[Step]:
@@ -105,7 +106,7 @@ class RoundTrainer(Trainer):
             raise StepError(f"step {step.index} was not begun: write 'with step:' in the loop over job.steps()")
         self._attempt = self._attempt + 1 if step.phase is StepPhase.REPEATED else 0
 
-    def _between_steps(self, total: int | None) -> bool:
+    def _between_steps(self) -> bool:
         """After an inner step look whether somebody was lost; after a round end, admit newcomers, let members go."""
         self._sendings = [each for each in self._sendings if not each.is_done]
         if not self._has_ended_round:
@@ -115,7 +116,7 @@ class RoundTrainer(Trainer):
             return False
         self._has_ended_round = False
         while True:
-            outcome, is_last = self._outcome, self._is_over(total)
+            outcome, is_last = self._outcome, self._is_over()
             if not (is_last or outcome.leaving or outcome.newcomers):
                 return False
             try:
@@ -126,6 +127,7 @@ class RoundTrainer(Trainer):
                 if not is_last:
                     return False
         if is_last:
+            self.team.membership.say_over(self.state.step)
             return True
         if self.team.place in outcome.leaving:
             self.has_left = True
@@ -313,7 +315,7 @@ class RoundTrainer(Trainer):
 
     # ---- a newcomer
 
-    def _catch_up(self, total: int | None) -> Iterator[Step]:
+    def _catch_up(self) -> Iterator[Step]:
         """Take part in a round with nothing to give; once the state is here, apply what counted since it was taken."""
         receiving = self._receiving
         assert receiving is not None
@@ -341,7 +343,6 @@ class RoundTrainer(Trainer):
         self._outer.return_to_anchor()  # what was mixed with it meanwhile came from no training of this member
         assert self._table.round_of(self.state.step) == now
         self._has_state = self._is_at_boundary = self._has_ended_round = True
-        self._first_step = self.state.step
 
     def _take_part(self, receiving: Receiving) -> bool:
         """Take part in a round with zeros, and keep what it gave. True: all were told that the state is here."""
