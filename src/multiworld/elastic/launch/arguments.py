@@ -23,6 +23,7 @@ from ..agent.environment import check_visible_devices
 from ..job.options import ANY_PORT_HERE, DEFAULT_SHUTDOWN_S, JobOptions, LogOptions
 from ..rendezvous.endpoint import STATIC_PORT
 from ..schedulers.slurm import with_slurm_defaults
+from .program_needs import modules_needed
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +44,9 @@ def options_from(namespace: argparse.Namespace, environ: Mapping[str, str] = os.
         check_visible_devices(num_workers, environ)
     if namespace.start_method not in START_METHODS:  # argparse checks no default, so none from PET_START_METHOD
         raise ValueError(f"--start-method {namespace.start_method!r}: expected one of {', '.join(START_METHODS)}")
+    entrypoint = _entrypoint(namespace, environ)
     return JobOptions(
-        entrypoint=_entrypoint(namespace, environ),
+        entrypoint=entrypoint,
         role=namespace.role,
         min_nodes=min_nodes,
         max_nodes=max_nodes,
@@ -57,7 +59,7 @@ def options_from(namespace: argparse.Namespace, environ: Mapping[str, str] = os.
         monitor_interval_s=namespace.monitor_interval,
         start_method=namespace.start_method,
         warm=namespace.warm,
-        preload=namespace.preload,
+        preload=namespace.preload or (modules_needed(entrypoint) if namespace.warm else ()),
         spares=namespace.spares,
         logs=_logs(namespace, environ),
         signals=signals_of(getattr(namespace, "signals_to_handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT")),
