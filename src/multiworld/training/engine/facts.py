@@ -25,9 +25,11 @@ class Facts:
     be admitted, as far as it knows. ``is_ready``: it has the state, and may be given micro-batches. ``save``: a
     checkpoint after this step was asked for. ``unused``: parameters without a gradient here; ``changed``: buffers that
     a forward has changed here; by index. ``late``: buckets that got gradients after their reduction had begun.
+    ``member``: its id.
     """
 
     step: int
+    member: str = ""
     done: tuple[int, ...] = ()
     values: Mapping[str, tuple[float | str, ...]] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)

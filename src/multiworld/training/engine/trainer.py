@@ -333,6 +333,7 @@ class Trainer:
             unused = set(range(len(self._gradients.parameters))) - self._gradients.used
         return Facts(
             step=self.state.step,
+            member=self.team.membership.member.id,
             done=tuple(progress.done),
             values=values,
             seconds=progress.seconds,
