@@ -9,9 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .errors import (
+    LoaderWorkerError,
     PeerRaisedError,
     PoisonedStepError,
     ReplicaBrokenError,
+    SampleError,
     SetupError,
     StepError,
     TooFewReplicasError,
@@ -19,6 +21,9 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
+    from .data.ledger import check_ledger
+    from .data.opening import open_loader
+    from .data.shards import Shards
     from .engine.step import Step
     from .job import Job, join
     from .sync.strategies import DiLoCo, LocalSGD
@@ -26,24 +31,32 @@ if TYPE_CHECKING:
 __all__ = [
     "DiLoCo",
     "Job",
+    "LoaderWorkerError",
     "LocalSGD",
     "PeerRaisedError",
     "PoisonedStepError",
     "ReplicaBrokenError",
+    "SampleError",
     "SetupError",
+    "Shards",
     "Step",
     "StepError",
     "TooFewReplicasError",
     "TrainingError",
+    "check_ledger",
     "join",
+    "open_loader",
 ]
 
 _LAZY = {  # these import torch, which takes a second
     "DiLoCo": ".sync.strategies",
     "Job": ".job",
     "LocalSGD": ".sync.strategies",
+    "Shards": ".data.shards",
     "Step": ".engine.step",
+    "check_ledger": ".data.ledger",
     "join": ".job",
+    "open_loader": ".data.opening",
 }
 
 

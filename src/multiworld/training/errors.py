@@ -123,3 +123,40 @@ class CheckpointMismatchError(CheckpointError):
             f"checkpoint {self.path} does not fit this program: {'; '.join(self.differences)}. "
             "Run the program that wrote it, or give Checkpoint another dir"
         )
+
+
+class SampleError(TrainingError):
+    """The dataset or the collate function raised on samples of one micro-batch.
+
+    Fields: ``step``, ``micro_batch``, ``samples`` (their ids: one, or all of the micro-batch if it is not known which
+    one failed), ``error`` (type and message), ``traceback`` (of the process that loaded them).
+    """
+
+    def __init__(self, step: int, micro_batch: int, samples: tuple[str, ...], error: str, traceback: str) -> None:
+        super().__init__(step, micro_batch, samples, error, traceback)
+        self.step, self.micro_batch, self.samples = step, micro_batch, samples
+        self.error, self.traceback = error, traceback
+
+    def __str__(self) -> str:
+        samples = f"sample {self.samples[0]}" if len(self.samples) == 1 else f"samples {', '.join(self.samples)}"
+        return (
+            f"{samples} of step {self.step} (micro-batch {self.micro_batch}) cannot be loaded: {self.error}. Correct "
+            f"the dataset, or leave them out of it. There it came from:\n{self.traceback}"
+        )
+
+
+class LoaderWorkerError(TrainingError):
+    """The worker processes of a loader end again and again, or give nothing.
+
+    Fields: ``what`` (one sentence), ``samples`` (ids of what they were loading).
+    """
+
+    def __init__(self, what: str, samples: tuple[str, ...]) -> None:
+        super().__init__(what, samples)
+        self.what, self.samples = what, samples
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} They were loading samples {', '.join(self.samples) or '(none)'}. Look at the memory of this "
+            "host (the kernel kills what takes too much), or load these samples with num_workers=0 to see what happens"
+        )

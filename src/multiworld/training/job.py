@@ -20,6 +20,10 @@ from ..world.liveness import DEFAULT_LEASE_S
 from ..world.manager import WorldManager
 from ..world.processes.vitals import host_identity
 from .data.base import StepLoader
+from .data.map_loader import MapLoader
+from .data.opening import open_loader
+from .data.recorder import CommitRecorder
+from .data.stream_loader import StreamLoader
 from .engine.buffers import Buffers
 from .engine.decision import Outcome
 from .engine.facts import Facts
@@ -144,7 +148,8 @@ class Job:
         self._buffers: dict[int, Tensor] = {}
         self._optimizers: list[Optimizer] = []
         self._hooks: list[Any] = []
-        self._loaders: list[StepLoader] = []
+        self._loaders: list[MapLoader | StreamLoader] = []
+        self._recorder: CommitRecorder | None = None
         self._num_optimized = 0
         self._is_leaving = False
         self._trainer: Trainer | None = None
@@ -216,6 +221,31 @@ class Job:
         for name, part in parts.items():
             self.state.add(f"tracked.{name}", part)
 
+    def loader(
+        self, dataset: Any, *, global_batch: int, ledger: str | os.PathLike[str] | None = None, **options: Any
+    ) -> StepLoader:
+        """Return the data of all replicas together, in steps of ``global_batch`` samples; the job closes it.
+
+        ``options``: as of ``training.open_loader``: ``micro_batch``, ``shuffle``, ``seed``, ``num_workers``,
+        ``sampler``, ``collate_fn``, ``epochs``, ``drop_last``, ``pin_memory``, ... ``ledger``: a folder in which each
+        member writes down the sample ids of each step that counts; ``training.check_ledger`` reads it. Raises
+        ValueError or TypeError for what can't be trained with.
+        """
+        self._check_not_begun("loader")
+        loader = open_loader(dataset, global_batch=global_batch, **options)
+        if loader.num_micro_batches < self.world_size:
+            raise ValueError(
+                f"global_batch={global_batch} has {loader.num_micro_batches} micro-batches of {loader.micro_batch}, "
+                f"fewer than the {self.world_size} replicas: raise global_batch to "
+                f"{self.world_size * loader.micro_batch} at least, or lower micro_batch"
+            )
+        self._loaders.append(loader)
+        name = "loader" if len(self._loaders) == 1 else f"loader.{len(self._loaders) - 1}"
+        self.state.add(name, loader)
+        if ledger is not None:
+            self._recorder = CommitRecorder(ledger, self._membership.member.id, loader)
+        return loader
+
     def steps(self, loader: StepLoader, total: int | None = None) -> Iterator[Step]:
         """Yield step after step, until ``total`` are committed or the data is over.
 
@@ -279,6 +309,10 @@ class Job:
         self._team.close(gracefully=gracefully)
         self._membership.close()
         self._manager.close(timeout_s=1.0)
+        for loader in self._loaders:
+            loader.close()
+        if self._recorder is not None:
+            self._recorder.close()
 
     # ---- events
 
@@ -327,6 +361,8 @@ class Job:
         self._publish(StateReceived, step=step, size_bytes=size_bytes, sources=sources, took_s=took_s)
 
     def step_committed(self, step: Step, generation: Generation, facts: Sequence[Facts], outcome: Outcome) -> None:
+        if self._recorder is not None:
+            self._recorder.commit(step.index, generation.number, facts)
         link = process_link()
         if link is not None:
             link.progress()

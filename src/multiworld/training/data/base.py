@@ -33,7 +33,7 @@ class StepLoader(Protocol):
     def fetch(self, step: int, micro_batches: Sequence[int]) -> Iterator[tuple[int, Batch]]:
         """Yield (micro-batch index, batch) in the order of ``micro_batches``. Closing it leaves nothing behind.
 
-        Raises what the dataset raised, with the worker's traceback.
+        Raises SampleError with the ids and the worker's traceback where the dataset raised.
         """
 
     def expect(self, step: int, micro_batches: Sequence[int]) -> None:
