@@ -171,8 +171,7 @@ def test_help_is_short_and_says_what_to_do(arguments: list[str], capsys: pytest.
 def record(folder: Path, run: Run) -> None:
     for member, its in run.events.items():
         recorder = Recorder(folder, rank=its[0].rank, member=member)
-        for event in its:
-            recorder.take(event)
+        recorder.take(its)
         recorder.close()
 
 

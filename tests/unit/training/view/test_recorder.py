@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from multiworld.training.events import MemberLost, StepCommitted
+from multiworld.training.events import StepCommitted
 from multiworld.training.view.folder import NoRecordError, read_record
 from multiworld.training.view.lines import line_of
 from multiworld.training.view.recorder import Recorder
@@ -17,8 +17,8 @@ from .test_lines import step
 
 def test_all_events_are_in_the_file_in_their_order(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "record", rank=3, member="m1")
-    for number in range(1000):
-        recorder.take(step(step=number))
+    for number in range(0, 1000, 10):
+        recorder.take([step(step=number + each) for each in range(10)])
     recorder.close()
 
     record = read_record(tmp_path / "record")
@@ -27,22 +27,10 @@ def test_all_events_are_in_the_file_in_their_order(tmp_path: Path) -> None:
     assert (record.num_files, record.num_cut, record.num_damaged) == (1, 0, 0)
 
 
-def test_a_fault_is_written_at_once(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, rank=0, member="m1", batch_s=3600.0)
-    fault = MemberLost(job="gpt", member="m1", rank=0, generation=1, at=6.0, lost_rank=1, step=4, cause="A", detail="")
-    recorder.take(step())
-    recorder.take(fault)
-    while recorder.path.stat().st_size == 0:
-        os.sched_yield()
-    recorder.close()
-
-    assert read_record(tmp_path).events == (step(), fault)
-
-
 def test_a_torn_last_line_of_a_file_does_not_spoil_the_next(tmp_path: Path) -> None:
     (tmp_path / "00000-m1.jsonl").write_bytes(line_of(step())[:-20])
     recorder = Recorder(tmp_path, rank=0, member="m1")
-    recorder.take(step(step=4))
+    recorder.take([step(step=4)])
     recorder.close()
 
     record = read_record(tmp_path)
@@ -55,7 +43,7 @@ def test_a_full_disk_loses_events_and_nothing_else(tmp_path: Path, caplog: pytes
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, recorder._descriptor)
     os.close(full)
-    recorder.take(step())
+    recorder.take([step()])
     recorder.close()
 
     assert recorder.num_lost == 1
@@ -65,8 +53,8 @@ def test_a_full_disk_loses_events_and_nothing_else(tmp_path: Path, caplog: pytes
 
 def test_an_event_that_no_line_can_hold_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     recorder = Recorder(tmp_path, rank=0, member="m1")
-    recorder.take(step(step="three"))
-    recorder.take(step())
+    recorder.take([step(step="three")])
+    recorder.take([step()])
     recorder.close()
 
     assert recorder.num_lost == 1
@@ -74,13 +62,12 @@ def test_an_event_that_no_line_can_hold_is_counted(tmp_path: Path, caplog: pytes
     assert "an event is missing" in caplog.text
 
 
-def test_closing_twice_leaves_no_thread_and_no_descriptor(tmp_path: Path) -> None:
+def test_closing_twice_leaves_no_descriptor(tmp_path: Path) -> None:
     before = set(os.listdir("/proc/self/fd"))
     recorder = Recorder(tmp_path, rank=0, member="m1")
     recorder.close()
     recorder.close()
 
-    assert not recorder._thread.is_alive()
     assert set(os.listdir("/proc/self/fd")) == before
 
 
@@ -94,7 +81,7 @@ def test_the_newest_run_below_a_log_folder_is_read(tmp_path: Path) -> None:
     for age, name in ((100, "old"), (0, "new")):
         folder = tmp_path / f"none_{name}" / "training"
         recorder = Recorder(folder, rank=0, member=name)
-        recorder.take(step(member=name))
+        recorder.take([step(member=name)])
         recorder.close()
         os.utime(folder, (folder.stat().st_atime, folder.stat().st_mtime - age))
 
