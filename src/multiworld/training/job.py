@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -46,10 +47,12 @@ from .recovery.agreement import Rules
 from .recovery.membership import Membership, MembershipOptions, new_member
 from .recovery.records import Generation
 from .recovery.team import Team
+from .settings import settings_of
 from .state import Stateful, TrainingState
 from .sync.outer import make_outer_step
 from .sync.rounds import RoundTrainer
 from .sync.strategies import DiLoCo, LocalSGD
+from .view.view import View
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +75,8 @@ class JobOptions:
     lease_s: float = DEFAULT_LEASE_S
     join_timeout_s: float = 600.0
     gather_s: float = 10.0
+    record: str | None = None
+    progress: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or "/" in self.name or len(self.name) > 100:
@@ -87,7 +92,7 @@ class JobOptions:
 def join(
     name: str = "training",
     *,
-    min_replicas: int = 1,
+    min_replicas: int | None = None,
     batch: str = "constant",
     exact: bool = False,
     seed: int = 0,
@@ -99,6 +104,8 @@ def join(
     lease_s: float = DEFAULT_LEASE_S,
     join_timeout_s: float = 600.0,
     gather_s: float = 10.0,
+    record: str | os.PathLike[str] | None = None,
+    progress: bool = True,
 ) -> Job:
     """Join a training, and return this process's part of it. Under the launcher the name is enough.
 
@@ -108,11 +115,16 @@ def join(
     happens, and for any number of replicas; ``seed`` is that of the random numbers of each micro-batch then. ``rank``,
     ``world_size`` and ``store`` are the launcher's, or must be given. ``lease_s``: a replica that shows no sign of life
     for so long is lost. ``join_timeout_s``: how long the training waits for ``min_replicas``; ``gather_s``: how long
-    its first step waits for all replicas.
+    its first step waits for all replicas. ``record``: a folder in which each process records what happens, for
+    ``multiworld train report``; by default below the launcher's ``--log-dir``, if it has one. ``progress``: one of the
+    processes shows on standard error how the training stands. What ``multiworld train`` was told of ``min_replicas``
+    and ``record`` holds where this call does not say it.
     """
+    settings = settings_of()
+    min_replicas = settings.min_replicas if min_replicas is None else min_replicas
     options = JobOptions(
         name=name,
-        min_replicas=min_replicas,
+        min_replicas=1 if min_replicas is None else min_replicas,
         batch=batch,
         exact=exact,
         seed=seed,
@@ -120,6 +132,8 @@ def join(
         lease_s=lease_s,
         join_timeout_s=join_timeout_s,
         gather_s=gather_s,
+        record=settings.record if record is None else os.fspath(record),
+        progress=progress,
     )
     place = launcher_place()
     if place is not None:
@@ -154,12 +168,20 @@ class Job:
         self._is_leaving = False
         self._trainer: Trainer | None = None
         self._closed = False
+        member = new_member(rank, host_identity().hex())
+        link = process_link()
+        self._view = View(
+            rank=rank,
+            member=member.id,
+            record=options.record,
+            stream=sys.stderr if options.progress else None,
+            tell=None if link is None else link.tell,
+        )
         self._manager = WorldManager(token=token, lease_s=options.lease_s)
         rules = Rules(min_members=options.min_replicas, expected=world_size, gather_s=options.gather_s)
         member_options = MembershipOptions(
             name=options.name, rules=rules, lease_s=options.lease_s, join_timeout_s=options.join_timeout_s, store=store
         )
-        member = new_member(rank, host_identity().hex())
         self._membership = Membership(self._manager, member, member_options)
         self._team = Team(self._manager, self._membership, name=options.name, backend=options.backend, store=store)
 
@@ -313,6 +335,7 @@ class Job:
             loader.close()
         if self._recorder is not None:
             self._recorder.close()
+        self._view.close()
 
     # ---- events
 
@@ -329,6 +352,7 @@ class Job:
             generation=0 if generation is None else generation.number,
             **fields,
         )
+        self._view.take(event)
         for listener in self._listeners:
             listener(event)
 
@@ -349,11 +373,14 @@ class Job:
 
     def generation_began(self, before: Generation | None, now: Generation, step: int) -> None:
         old = () if before is None else before.members
+        came = [each for each in now.members if each not in old]
+        if before is None and not now.is_restart:  # the others have trained before this member came
+            came = [each for each in came if each.id in now.stateless]
         self._publish(
             MembershipChanged,
             step=step,
             ranks=tuple(each.rank for each in now.members),
-            came=tuple(each.rank for each in now.members if each not in old),
+            came=tuple(each.rank for each in came),
             gone=tuple(each.rank for each in old if each not in now.members),
         )
 

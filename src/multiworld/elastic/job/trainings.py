@@ -124,10 +124,10 @@ class Trainings:
         if known is not None and (news.took_s is None or known.took_s is not None):
             return []
         if known is None:
-            training.num_faults[news.kind] = training.num_faults.get(news.kind, 0) + 1
+            training.num_faults[news.change] = training.num_faults.get(news.change, 0) + 1
         training.faults[news.key] = FaultStatus(
             key=news.key,
-            kind=news.kind,
+            kind=news.change,
             step=news.step,
             generation=news.generation,
             replicas=news.replicas,
@@ -150,7 +150,7 @@ def _record(kind: str, key: str, news: TrainingFault) -> Record:
         "training": news.name,
         "step": news.step,
         "replicas": news.replicas,
-        "kind of change": news.kind,
+        "change": news.change,
     }
     if news.took_s is None:
         text = f"training {news.name}, step {news.step}: {news.text}; {news.replicas} replicas go on"

@@ -114,7 +114,7 @@ def _fault(recovery: Recovery, replicas: int, *, is_over: bool) -> TrainingFault
         generation=recovery.generation,
         step=recovery.step,
         replicas=replicas,
-        kind="failure" if recovery.lost else "join" if recovery.came else "leave",
+        change="failure" if recovery.lost else "join" if recovery.came else "leave",
         text=text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…",
         took_s=recovery.took_s if is_over else None,
         phases={each.name: each.took_s for each in recovery.phases} if is_over else {},

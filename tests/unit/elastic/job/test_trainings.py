@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from multiworld.elastic.job.actions import TrainingTold
 from multiworld.elastic.job.trainings import CHANGED, MAX_TRAININGS, RECOVERED, Trainings
+from multiworld.elastic.leadership.messages import AGENT_MESSAGES
 from multiworld.world.launcher.news import Trained, TrainingFault
 
 
@@ -20,7 +22,7 @@ def fault(**changes: object) -> TrainingFault:
         "step": 5,
         "replicas": 3,
         "key": "2:5",
-        "kind": "failure",
+        "change": "failure",
         "text": "rank 2 was lost (PeerDiedError: its socket closed)",
     }
     return TrainingFault(**{**said, **changes})  # type: ignore[arg-type]  # as the kind takes them
@@ -81,3 +83,9 @@ def test_many_names_do_not_fill_the_memory() -> None:
 
     assert len(trainings.status()) == MAX_TRAININGS
     assert trainings.status()[-1].name == "t99"
+
+
+def test_what_agents_pass_on_comes_through_the_wire() -> None:
+    for news in (trained(3), fault(took_s=0.2, phases={"form": 0.06})):
+        told = TrainingTold(news=news)
+        assert AGENT_MESSAGES.decode(AGENT_MESSAGES.encode(told)) == told

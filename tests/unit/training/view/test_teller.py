@@ -43,7 +43,7 @@ def test_only_the_lowest_rank_tells_and_at_most_twice_a_second() -> None:
 def test_a_failure_is_told_when_it_is_known_and_when_it_is_over() -> None:
     faults = [each for each in told(Run().steps(5).lose(2).steps(5)) if isinstance(each, TrainingFault)]
 
-    assert [(each.kind, each.step, each.replicas, each.took_s is None) for each in faults] == [
+    assert [(each.change, each.step, each.replicas, each.took_s is None) for each in faults] == [
         ("failure", 5, 2, True),
         ("failure", 5, 2, False),
     ]
@@ -64,7 +64,7 @@ def test_the_next_member_tells_of_the_loss_of_the_one_that_told() -> None:
 def test_a_join_is_told_by_those_that_were_there() -> None:
     found = by_member(Run().steps(5).lose(0).join(0).steps(5))
 
-    assert [each.kind for each in found["m002"] if isinstance(each, TrainingFault)] == ["failure"] * 2 + ["join"] * 2
+    assert [each.change for each in found["m002"] if isinstance(each, TrainingFault)] == ["failure"] * 2 + ["join"] * 2
     assert found["m004"] == []
 
 
