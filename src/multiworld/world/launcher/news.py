@@ -110,8 +110,8 @@ class Trained(_OfTraining):
 class TrainingFault(_OfTraining):
     """The membership of a training has changed: told when it is known, and again when the next step was committed.
 
-    All members give the same ``key`` to the same change. ``change``: ``failure``, ``join`` or ``leave``. ``took_s``: from
-    the first sign to the next committed step, None while there is none; ``phases``: seconds of each.
+    All members give the same ``key`` to the same change. ``change``: ``failure``, ``join`` or ``leave``. ``took_s``:
+    from the first sign to the next committed step, None while there is none; ``phases``: seconds of each.
     """
 
     key: str
