@@ -44,7 +44,7 @@ from .events import (
     TrainingStarted,
 )
 from .recovery.agreement import Rules
-from .recovery.membership import Membership, MembershipOptions, new_member
+from .recovery.membership import Membership, MembershipOptions, OverError, new_member
 from .recovery.records import Generation
 from .recovery.team import Team
 from .settings import settings_of
@@ -159,6 +159,8 @@ class Job:
         self._modules: list[nn.Module] = []
         self._sync: LocalSGD | DiLoCo | None = None
         self._parameters: dict[int, tuple[str, nn.Parameter]] = {}
+        self._frozen: dict[int, tuple[str, nn.Parameter]] = {}
+        """Parameters that did not require gradients when they were handed over."""
         self._buffers: dict[int, Tensor] = {}
         self._optimizers: list[Optimizer] = []
         self._hooks: list[Any] = []
@@ -208,7 +210,9 @@ class Job:
         self._modules.append(module)
         self._check_sync(sync)
         for name, parameter in module.named_parameters():
-            if parameter.requires_grad and id(parameter) not in self._parameters:
+            if not parameter.requires_grad:
+                self._frozen[id(parameter)] = (name, parameter)
+            elif id(parameter) not in self._parameters:
                 self._parameters[id(parameter)] = (f"{number}.{name}" if number else name, parameter)
         persistent = {id(each) for each in module.state_dict(keep_vars=True).values()}
         for _, buffer in module.named_buffers():
@@ -222,7 +226,7 @@ class Job:
         self._check_not_begun("optimizer")
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                if id(parameter) not in self._parameters:
+                if id(parameter) not in self._parameters and id(parameter) not in self._frozen:
                     shape = tuple(parameter.shape)
                     raise ValueError(
                         f"the optimizer has a parameter of shape {shape} that is of no replicated module: hand the "
@@ -279,15 +283,22 @@ class Job:
             missing = "module: call job.replicate(model)" if not self._modules else "optimizer: call job.optimizer(...)"
             raise StepError(f"the job has no {missing} before job.steps()")
         trainer = self._trainer = self._new_trainer(loader)
-        error = ""
+        error = reason = ""
         try:
             self._publish(TrainingStarted, step=self.state.step, total=total, pid=os.getpid())
             yield from trainer.steps(total)
+            reason = "it was asked to leave" if trainer.has_left else ""
+        except OverError as over:
+            reason = f"all {over.step} steps were done before this process came"
+            logger.warning("training %r: %s; another training needs another name", self.options.name, reason)
+            trainer.restart()  # the program may want the result
+        except GeneratorExit:
+            error = trainer.failure  # none if the program has left the loop by itself
+            raise
         except BaseException as raised:
             error = f"{type(raised).__name__}: {raised}"
             raise
         finally:
-            reason = "it was asked to leave" if trainer.has_left else ""
             self._publish(TrainingEnded, step=self.state.step, reason=reason, error=error)
             self.close(gracefully=not error)
 
@@ -438,6 +449,12 @@ class Job:
                 f"the optimizers have {known} parameters, and had {self._num_optimized}: parameters that are added "
                 "after job.optimizer() are not reduced. Build the whole model first"
             )
+        for name, parameter in self._frozen.values():
+            if parameter.requires_grad:
+                raise StepError(
+                    f"the parameter {name!r} requires gradients, and did not when the model was handed over, so they "
+                    "are not reduced. Let it require gradients before job.replicate(), and freeze it afterwards"
+                )
 
     def _after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._trainer is not None:

@@ -31,7 +31,7 @@ class Reduction(Protocol):
         """Begin to reduce a bucket, perhaps once more because its sums have changed."""
 
     def wait(self) -> None:
-        """Launch what was not, wait for all, and make means of the sums. Raises the world's error."""
+        """Launch what was not, and wait for all: ``reduced`` holds the sums. Raises the world's error."""
 
 
 class _Launching:
@@ -39,7 +39,6 @@ class _Launching:
 
     def __init__(self) -> None:
         self.buckets: Sequence[FlatBucket] = ()
-        self._num_micro_batches = 1
         self._world: World | None = None
         self._launched: set[int] = set()
         self._under_way: list[tuple[int, Operation[None]]] = []
@@ -57,7 +56,7 @@ class SumReduction(_Launching):
     """An all-reduce for each bucket: the fastest. Its rounding depends on the number of members."""
 
     def begin_step(self, buckets: Sequence[FlatBucket], num_micro_batches: int) -> None:
-        self.buckets, self._num_micro_batches = buckets, num_micro_batches
+        self.buckets = buckets
 
     def end_micro_batch(self, micro_batch: int) -> None:
         pass
@@ -65,7 +64,6 @@ class SumReduction(_Launching):
     def use(self, world: World, shares: Sequence[Collection[int]]) -> None:
         self._world, self._under_way = world, []
         self._launched.clear()
-        self._num_micro_batches = sum(map(len, shares))
 
     def launch(self, bucket: int) -> None:
         flat = self.buckets[bucket]
@@ -78,9 +76,8 @@ class SumReduction(_Launching):
             if bucket not in self._launched:
                 self.launch(bucket)
         under_way, self._under_way = self._under_way, []
-        for bucket, operation in under_way:
+        for _, operation in under_way:
             self._wait(operation)
-            self.buckets[bucket].reduced.div_(self._num_micro_batches)
 
 
 class TreeReduction(_Launching):
@@ -118,8 +115,7 @@ class TreeReduction(_Launching):
     def use(self, world: World, shares: Sequence[Collection[int]]) -> None:
         self._world, self._under_way, self._received = world, [], []
         self._nodes = [nodes_of(share, self._num_leaves) for share in shares]
-        self._num_micro_batches = sum(map(len, shares))
-        if self._num_micro_batches != self._num_leaves:  # given up by the job's choice: no tree of all of them
+        if sum(map(len, shares)) != self._num_leaves:  # given up by the job's choice: no tree of all of them
             raise ValueError("exact=True needs a constant global batch")
 
     def launch(self, bucket: int) -> None:
@@ -146,7 +142,6 @@ class TreeReduction(_Launching):
         for flat, (operation, whole) in zip(self.buckets, gathering, strict=True):
             self._wait(operation)
             flat.reduced.copy_(whole[: flat.reduced.numel()])
-            flat.reduced.div_(self._num_leaves)
 
     def _gather(self, bucket: int) -> tuple[Operation[None], Tensor]:
         world, flat = self.world, self.buckets[bucket]

@@ -6,17 +6,17 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from ...errors import WorldBrokenError, WorldClosedError
+from ...errors import MultiworldError, WorldBrokenError, WorldClosedError
 from ..data.base import StepLoader
 from ..data.dealing import deal
-from ..errors import PoisonedStepError, StepError, TrainingError
-from ..recovery.membership import ExcludedError, OverError
+from ..errors import PoisonedStepError, StepError
+from ..recovery.membership import ExcludedError
 from ..recovery.records import Announcement, Generation, Member
 from ..recovery.team import Team
 from ..recovery.transfer import DamagedStateError, Receiving, Sending
@@ -117,6 +117,8 @@ class Trainer:
         self._shares: list[tuple[int, ...]] = []
         self._share_of: dict[str, tuple[int, ...]] = {}
         """As dealt first in this step, by member; what is given up under ``batch="drop"`` is the share of the lost."""
+        self._share_of_others: dict[str, tuple[int, ...]] = {}
+        """As the others have dealt the next step, which they had begun when this member still did the one before."""
         self._looked_at: frozenset[int] | None = None
         self._receiving: Receiving | None = None
         self._sendings: list[Sending] = []
@@ -134,6 +136,8 @@ class Trainer:
         self.may_skip_optimizer = False
         self.step: Step | None = None
         self.has_left = False
+        self.failure = ""
+        """The error with which the program left a step's block."""
         self.full_size = 1
         """How many members there are when all are there."""
         self._may_overlap = True
@@ -144,11 +148,12 @@ class Trainer:
 
     def steps(self, total: int | None) -> Iterator[Step]:
         """Yield each step until ``total`` are committed, the data is over, or this member leaves."""
-        if not self._join(total):
-            return
+        self._join(total)
         while not self._is_over():
             if self._receiving is not None:
                 yield from self._catch_up()
+                if self.has_left:
+                    return
                 if not self._has_state:
                     continue
             step = self._new_step(self.state.step)
@@ -187,7 +192,7 @@ class Trainer:
             self._advance(error)
             return self._between_steps() if is_last else False
         if is_last:
-            self.team.membership.say_over(self.state.step)
+            self._hand_over()
             return True
         if self.team.place in outcome.leaving:
             self.has_left = True
@@ -196,6 +201,15 @@ class Trainer:
             self.team.leaves(sorted(outcome.leaving))
         self._advance(None)
         return False
+
+    def _hand_over(self) -> None:
+        """The training is over: newcomers get the rest of the state, and who comes now is told."""
+        self.team.membership.say_over(self.state.step)
+        try:
+            for sending in self._sendings:
+                sending.wait()
+        except (WorldBrokenError, WorldClosedError) as error:
+            logger.info("a newcomer did not get the state before the training was over: %s", error)
 
     # ---- the loop over micro-batches
 
@@ -215,21 +229,32 @@ class Trainer:
                     self._reduce_again(late)
                     facts = exchange(self.team.world, self._own_facts())
             except (WorldBrokenError, WorldClosedError) as error:
+                before = self.team.generation
                 heard = self._recover(error)
                 if heard is None:
                     continue
-                facts = heard
-            self._commit(step, facts)
+                self._commit(step, heard, before)
+                return
+            self._commit(step, facts, self.team.generation)
             return
 
     def _begin(self) -> None:
         self._progress = _Progress()
         self._num_optimizer_steps = 0
         self._gradients.begin_step()
+        generation = self.team.generation
+        is_first = not generation.is_restart and generation.step == self.state.step
+        if is_first:  # others may have begun this step before this member came to it
+            self._looked_at = None if generation.looked_at is None else frozenset(generation.looked_at)
         self._buffers.begin_step(self._looked_at)
         self._reduction.begin_step(self._buckets, self.loader.num_micro_batches)
-        self._share_of = {}
-        self._deal({})
+        self._share_of, self._share_of_others = self._share_of_others, {}
+        self._deal(self._done_elsewhere() if is_first else {})
+
+    def _done_elsewhere(self) -> dict[int, tuple[int, ...]]:
+        """Return what was done of the step with which the present generation began, by place."""
+        generation = self.team.generation
+        return {generation.place_of(each): numbers for each, numbers in generation.done.items()}
 
     @property
     def _buckets(self) -> list[FlatBucket]:
@@ -242,13 +267,17 @@ class Trainer:
         if self._share_of and self._options.batch != "constant":
             shares = {place: self._share_of.get(member.id, ()) for place, member in enumerate(members)}
         else:
-            dealt = deal(self.loader.num_micro_batches, ready, done)
-            if self._options.batch == "shrink":
-                dealt = {place: share[: self._share_size] for place, share in dealt.items()}
+            dealt = self._dealt(ready, done)
             shares = {place: (*done.get(place, ()), *dealt.get(place, ())) for place in range(len(members))}
         self._shares = [tuple(shares[place]) for place in range(len(members))]
         self._share_of = {member.id: share for member, share in zip(members, self._shares, strict=True)}
         self._reduction.use(self.team.world, self._shares)
+
+    def _dealt(self, ready: Sequence[int], done: Mapping[int, Sequence[int]]) -> dict[int, tuple[int, ...]]:
+        dealt = deal(self.loader.num_micro_batches, ready, done)
+        if self._options.batch == "shrink":
+            dealt = {place: share[: self._share_size] for place, share in dealt.items()}
+        return dealt
 
     @property
     def _share_size(self) -> int:
@@ -346,10 +375,13 @@ class Trainer:
             **self.own_facts(self.state.step),
         )
 
-    def _commit(self, step: Step, facts: list[Facts]) -> None:
-        """The step counts: give the program the gradients."""
-        self._count(facts)
+    def _commit(self, step: Step, facts: list[Facts], generation: Generation) -> None:
+        """The step counts: give the program the gradients. ``generation``: whose members these facts are of."""
+        self._count(facts, generation)
         outcome = self._outcome
+        if outcome.num_done:
+            for bucket in self._buckets:
+                bucket.reduced.div_(outcome.num_done)
         step.values = outcome.values
         step.num_samples = outcome.num_done * self.loader.micro_batch
         self._gradients.apply(lambda index: index in outcome.unused)
@@ -361,14 +393,30 @@ class Trainer:
             self._observer.recovery_phase("redo", step.index, time.monotonic() - self._redo_began)
             self._redo_began = None
         step.change(StepChange.COUNTED)
-        self._observer.step_committed(step, self.team.generation, facts, outcome)
+        self._observer.step_committed(step, generation, facts, outcome)
 
-    def _count(self, facts: list[Facts]) -> None:
+    def _count(self, facts: list[Facts], generation: Generation) -> None:
         self._facts = facts
         self._outcome = decide(facts)
-        self._not_ready = self._outcome.not_ready
-        self._looked_at = self._outcome.changed
+        self._looked_at = self._buffers.next_to_look_at(self._looked_at, self._outcome.changed)
         self.state.step += 1
+        if generation is self.team.generation:
+            self._not_ready = self._outcome.not_ready
+        else:
+            self._caught_up(generation)
+
+    def _caught_up(self, before: Generation) -> None:
+        """The others counted this step before the loss: what it decided on places and members is over.
+
+        They stood at the barrier that follows a step with such decisions, or had begun the next step.
+        """
+        outcome = self._outcome
+        had_begun = not (outcome.leaving or outcome.newcomers)
+        if had_begun and self._options.batch != "constant":
+            ready = [place for place in range(len(before.members)) if place not in outcome.not_ready]
+            dealt = self._dealt(ready, {})
+            self._share_of_others = {each.id: dealt.get(place, ()) for place, each in enumerate(before.members)}
+        self._outcome = replace(outcome, leaving=frozenset(), newcomers=(), not_ready=self._not_ready)
 
     @property
     def took_s(self) -> float:
@@ -414,10 +462,13 @@ class Trainer:
         ):  # of a world inside of the replica: what was computed may be half done
             self._progress.done.clear()
             self._buffers.undo()
+            if self.team.stands:  # the others wait there for this member's gradients
+                self.team.world.abort()
             self._advance(error)
             step.change(StepChange.BROKE)
             return True
-        if isinstance(error, Exception) and not isinstance(error, TrainingError):
+        self.failure = f"{type(error).__name__}: {error}"
+        if isinstance(error, Exception) and (isinstance(error, StepError) or not isinstance(error, MultiworldError)):
             self._tell_raised(step, error)
         return False
 
@@ -429,8 +480,7 @@ class Trainer:
         said = f"{type(error).__name__}: {error}"
         membership = self.team.membership
         announcement = Announcement(member=membership.member, step=step.index, raised=said, traceback=text)
-        tries = membership.num_tries(step.index)
-        membership.say_raised(announcement)
+        tries = membership.say_raised(announcement)
         self.team.world.abort()
         if tries >= MAX_TRIES:
             samples = tuple(sample for batch in self.loader.samples(step.index) for sample in batch)
@@ -459,23 +509,19 @@ class Trainer:
             facts=tuple(self._facts) if self._has_state else (),
             digest=self._options.digest,
             saved_step=self.saved_step(),
+            looked_at=None if not self._is_computing or self._looked_at is None else tuple(sorted(self._looked_at)),
+            is_over=self._is_over(),
         )
 
     @property
     def _is_computing(self) -> bool:
         return self.step is not None and self.step.phase is StepPhase.COMPUTING
 
-    def _join(self, total: int | None) -> bool:
-        """Meet the others. False: the training is over already, and its state is that of the newest checkpoint."""
+    def _join(self, total: int | None) -> None:
+        """Meet the others. Raises OverError if the training is over already."""
         limits = [each for each in (total, self.loader.num_steps) if each is not None]
         self.team.membership.limit = min(limits, default=None)
-        try:
-            self._advance(None)
-        except OverError:
-            logger.warning("the training is over; this member came after its last step")
-            self.restart()
-            return False
-        return True
+        self._advance(None)
 
     def _advance(self, error: WorldBrokenError | WorldClosedError | None) -> Generation | None:
         """Form the next generation. None: this member is a newcomer in it, though it had the state before."""
@@ -493,18 +539,23 @@ class Trainer:
                 generation = self.team.advance(
                     self._announcement, lambda name, took_s: observer.recovery_phase(name, number, took_s)
                 )
+                self._begin_generation(generation)
                 break
             except ExcludedError:
                 logger.warning("the others went on without this member; it comes back as a newcomer")
                 was_excluded, self._has_state = True, False
                 self.team.become_newcomer()
-        self._begin_generation(generation)
+            except (WorldBrokenError, WorldClosedError) as broken:  # while all got the state that they begin with
+                if isinstance(broken, WorldBrokenError):
+                    self.team.note(broken)
+            except DamagedStateError as damaged:
+                logger.warning("%s; it is asked for again", damaged)
+                self.team.world.abort()
         observer.generation_began(before, generation, generation.step)
         return None if was_excluded else generation
 
     def _begin_generation(self, generation: Generation) -> None:
         members, me = generation.members, self.team.membership.member.id
-        self._looked_at = None if not self._is_computing else self._looked_at
         self._not_ready = frozenset() if generation.is_restart else _places(members, generation.stateless)
         sources = sorted(_places(members, generation.sources))
         newcomers = sorted(_places(members, generation.stateless))
@@ -517,19 +568,20 @@ class Trainer:
         elif newcomers and self.team.place in sources:
             self._sendings.append(Sending(self.team.world, self.state.capture(), sources, newcomers))
         if self._is_computing and self._has_state and generation.step == self.state.step:
-            done = {generation.place_of(each): numbers for each, numbers in generation.done.items()}
             gone = self._share_of.keys() - {each.id for each in members}
             if self._options.batch == "constant":
                 self._progress.num_redone += sum(len(self._share_of[each]) for each in gone)
             self._progress.is_complete = False
             self._redo_began = time.monotonic()
-            self._deal(done)
+            self._deal(self._done_elsewhere())
 
     def _begin_together(self, source: int, newcomers: list[int]) -> None:
         """Nobody had any state: one member loads it, and all begin with it."""
         world = self.team.world
+        self._looked_at = None
         if self.team.place == source:
             self.restart()
+            self._has_state = True
             if newcomers:
                 sending = Sending(world, self.state.capture(), [source], newcomers)
                 self._sendings.append(sending)
@@ -542,6 +594,7 @@ class Trainer:
     def _take(self, receiving: Receiving) -> None:
         state, size_bytes = receiving.state(self.state.capture())
         self.state.restore(state)
+        self._facts = []
         self._observer.state_received(self.state.step, size_bytes, receiving.num_sources, receiving.took_s)
 
     # ---- a newcomer
@@ -560,6 +613,9 @@ class Trainer:
                         continue
                 self.team.world.blocking.barrier()  # as the others do, see _between_steps
                 if not self._is_last():
+                    if self.team.place in outcome.leaving:
+                        self.has_left = True
+                        return
                     self.team.leaves(sorted(outcome.leaving))
                     self._advance(None)
                     return
@@ -584,8 +640,8 @@ class Trainer:
 
     def _shadow(self) -> None:
         """Take part in a step with nothing of its own, and keep what it gave."""
-        looked_at = self._looked_at
         self._begin()
+        looked_at = self._looked_at
         self._gradients.fill_up()
         self._reduction.wait()
         facts = exchange(self.team.world, self._own_facts())
@@ -594,7 +650,7 @@ class Trainer:
             self._reduce_again(late)
             facts = exchange(self.team.world, self._own_facts())
         step = self.state.step
-        self._count(facts)
+        self._count(facts, self.team.generation)
         reduced = [bucket.reduced.clone() for bucket in self._buckets]
         self._queue.append(_Queued(step, facts, reduced, looked_at, self._outcome))
 
@@ -605,8 +661,8 @@ class Trainer:
         for bucket, reduced in zip(self._buckets, queued.reduced, strict=True):
             bucket.reduced.copy_(reduced)
         self._progress = _Progress()
-        self.state.step = queued.step
-        self._commit(step, queued.facts)
+        self.state.step, self._looked_at = queued.step, queued.looked_at
+        self._commit(step, queued.facts, self.team.generation)
 
     def close(self) -> None:
         self._gradients.close()

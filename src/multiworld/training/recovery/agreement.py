@@ -5,8 +5,10 @@ store lets one proposal win. The rules:
 
 - A step counts if one member has heard all facts of it: then all members had complete gradients, so all can apply them.
   Otherwise only the micro-batches that are not finished on any survivor are dealt again.
-- A member that others have lost is out. If two have lost each other, the one that stands first stays.
+- A member that others have lost is out. If two have lost each other, the one that is ahead stays: with the state before
+  without, the later step before the earlier one; of equals, the one that stands first.
 - A replica of several processes is in as a whole, or out.
+- All begin again only if nobody with the state is left, nor may go on elsewhere.
 - A loss that is not proven, a host that cannot be reached, may mean that the others go on elsewhere. Then the launcher
   must have confirmed that this side goes on, or this side has more than half of the members (of exactly half: those
   with the first member).
@@ -41,8 +43,9 @@ class Rules:
 class Situation:
     """What one member sees in the store, and knows. ``here``: ids of those whose presence stands.
 
-    ``silent``: ids of those that are present, are in no world, and do not beat. ``waited_s``: since this member began
-    to look. ``is_confirmed``: the launcher has confirmed that this side goes on; None: there is no launcher.
+    ``silent``: ids of members of ``current`` that are present, are in no world, and do not beat; whoever is not in
+    ``current`` cannot tell. ``waited_s``: since this member began to look into this store. ``is_confirmed``: the
+    launcher has confirmed that this side goes on; None: there is no launcher.
     """
 
     current: Generation | None
@@ -68,21 +71,22 @@ def agree(situation: Situation, rules: Rules) -> Wait | Generation:
         return _first(situation, rules, 1)
     lost = _lost(situation)
     waiting = _still_to_come(situation, lost)
-    gone = {*lost, *(each.id for each in current.members if each.id not in situation.said and each not in waiting)}
+    gone = {*lost, *(each.id for each in current.members if not _goes_on(each, situation) and each not in waiting)}
     broken = lost_with(gone, current.members)
     waiting = [each for each in waiting if each.id not in broken]
     if waiting:
         return Wait(f"{len(waiting)} members have not announced themselves: ranks {_ranks(waiting)}")
     survivors = [each for each in current.members if each.id not in broken]
     able = [each for each in survivors if situation.said[each.id].has_state]
+    refusal = _refusal(situation, current, survivors, lost)
+    if refusal is not None and (able or _may_be_trained_elsewhere(situation, current, survivors, lost)):
+        return refusal
     if not able:
         return _first(situation, rules, current.number + 1)
-    refusal = _refusal(situation, current, survivors, lost)
-    if refusal is not None:
-        return refusal
     newcomers = whole_replicas(_newcomers(situation, current), rules.replica_size)
     members = [*survivors, *newcomers]
-    if len(members) < rules.min_members:
+    is_over = any(situation.said[each.id].is_over for each in able)  # there is nothing to wait for others for
+    if len(members) < rules.min_members and not is_over:
         return Wait("too few members are left", missing=rules.min_members - len(members))
     return _next(situation, current.number + 1, members)
 
@@ -91,7 +95,8 @@ def _next(situation: Situation, number: int, members: list[Member]) -> Generatio
     said = situation.said
     digest = said[members[0].id].digest
     step = max(said[each.id].step for each in members if said[each.id].has_state)
-    facts = next((said[each.id].facts for each in members if said[each.id].step == step and said[each.id].facts), ())
+    ahead = [said[each.id] for each in members if said[each.id].has_state and said[each.id].step == step]
+    facts = next((each.facts for each in ahead if each.facts and each.facts[0].step == step - 1), ())
     stateless, sources, done = [], [], {}
     for each in members:
         announcement = said[each.id]
@@ -109,6 +114,7 @@ def _next(situation: Situation, number: int, members: list[Member]) -> Generatio
         stateless=tuple(stateless),
         sources=tuple(sources),
         done=done,
+        looked_at=ahead[0].looked_at,
         facts=facts,
         digest=digest,
     )
@@ -117,7 +123,8 @@ def _next(situation: Situation, number: int, members: list[Member]) -> Generatio
 def _first(situation: Situation, rules: Rules, number: int) -> Wait | Generation:
     """Nobody has a state: all begin together, in the order of their ranks."""
     members = sorted((each.member for each in situation.said.values()), key=lambda each: (each.rank, each.id))
-    members = whole_replicas((each for each in members if each.id in situation.here), rules.replica_size)
+    members = [each for each in members if each.id in situation.here and _goes_on(each, situation)]
+    members = whole_replicas(members, rules.replica_size)
     if len(members) < rules.min_members:
         return Wait("the training waits for members", missing=rules.min_members - len(members))
     if len(members) < (rules.expected or rules.min_members) and situation.waited_s < rules.gather_s:
@@ -143,20 +150,25 @@ def differences(mine: str, theirs: str) -> list[str]:
 
 def _newcomers(situation: Situation, current: Generation) -> list[Member]:
     old = {each.id for each in current.members}
-    come = [each.member for each in situation.said.values() if each.member.id not in old]
+    come = [each.member for each in situation.said.values() if each.member.id not in old and not each.raised]
     return sorted((each for each in come if each.id in situation.here), key=lambda each: (each.rank, each.id))
+
+
+def _goes_on(member: Member, situation: Situation) -> bool:
+    announcement = situation.said.get(member.id)
+    return announcement is not None and not announcement.raised and member.id not in situation.silent
 
 
 def _lost(situation: Situation) -> dict[str, LostMember]:
     """Return who is out. What a member says that is out itself does not count."""
     assert situation.current is not None
     lost: dict[str, LostMember] = {}
-    for member in situation.current.members:
-        announcement = situation.said.get(member.id)
-        if announcement is None or member.id in lost:
+    speaking = [situation.said[each.id] for each in situation.current.members if _goes_on(each, situation)]
+    for announcement in sorted(speaking, key=lambda each: (not each.has_state, -each.step)):  # stable: first stays
+        if announcement.member.id in lost:
             continue
         for each in announcement.lost:
-            if each.id != member.id:
+            if each.id != announcement.member.id:
                 lost.setdefault(each.id, each)
     return lost
 
@@ -180,8 +192,7 @@ def _refusal(
 ) -> Wait | None:
     """Return why these must not go on, if they might not be the only ones that do."""
     left = {each.id for each in survivors}
-    hosts = {each.host for each in survivors}
-    doubtful = [each for each in current.members if each.id not in left and not _is_proven(each, lost, hosts)]
+    doubtful = _doubtful(current, survivors, lost)
     if not doubtful or situation.is_confirmed:
         return None
     where = f"ranks {_ranks(doubtful)} cannot be reached and may go on elsewhere"
@@ -193,6 +204,24 @@ def _refusal(
     if 2 * len(survivors) == len(electorate) and electorate[0].id in left:
         return None
     return Wait(f"{where}; this side has {len(survivors)} of {len(electorate)} members, which is no majority")
+
+
+def _may_be_trained_elsewhere(
+    situation: Situation, current: Generation, survivors: list[Member], lost: Mapping[str, LostMember]
+) -> bool:
+    """Whether a member with the state may go on without those who are here: then they must not begin anew.
+
+    If all who are here are new and there is no launcher, they are all that was started again after a total loss.
+    """
+    if not survivors and situation.is_confirmed is None:
+        return False
+    return any(each.id not in current.stateless for each in _doubtful(current, survivors, lost))
+
+
+def _doubtful(current: Generation, survivors: list[Member], lost: Mapping[str, LostMember]) -> list[Member]:
+    left = {each.id for each in survivors}
+    hosts = {each.host for each in survivors}
+    return [each for each in current.members if each.id not in left and not _is_proven(each, lost, hosts)]
 
 
 def _is_proven(member: Member, lost: Mapping[str, LostMember], hosts: set[str]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import logging
 import os
 import threading
@@ -20,23 +20,33 @@ from ...world.launcher.process_link import process_link
 from ...world.manager import WorldManager
 from ..errors import PeerRaisedError, SetupError, TooFewReplicasError
 from .agreement import Rules, Situation, Wait, agree, differences
-from .records import Announcement, Generation, Member, Presence
+from .records import Announcement, Generation, Member, Presence, TrainingOver
+from .store_link import StoreLink
 
 logger = logging.getLogger(__name__)
 
 LOOK_S, MAX_LOOK_S = 0.002, 0.05
 TAKE_OVER_S = 0.05  # a proposer that is slower than that leaves it to the next
 FENCE_S = 1.0  # an agent that is cut off has ended its workers by then
-DIAL_S = 2.0
+SILENT_MORE_S = 0.25  # beats come each quarter of a lease
 SAY_EVERY_S = 10.0
+SAY_S = 2.0  # an error, or the end, does not wait longer for a store
 
 
-class OverError(Exception):
-    """The training has done all its steps already."""
+_ended_here: dict[str, int] = {}
+"""Number of the generation in which this process ended a training, by prefix: one with the same name may follow."""
 
 
 class ExcludedError(Exception):
     """The others went on without this member; it may come back as a newcomer."""
+
+
+class OverError(Exception):
+    """All steps were done before this process came. Field: ``step``, how many."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(step)
+        self.step = step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,19 +65,24 @@ class Membership:
     def __init__(self, manager: WorldManager, member: Member, options: MembershipOptions) -> None:
         self.member = member
         self.generation: Generation | None = None
-        self._manager, self._options = manager, options
+        self._options = options
         self.prefix = f"{manager.job}/training/{options.name}/"
-        self._store: TCPStore | None = None
-        self._store_url = ""
-        self._beat = 0
-        self._beating: _Beating | None = None
+        self._link = StoreLink(manager, options.store, self._introduce)
+        self._lock = threading.Lock()
+        """Guards who this member is, as the thread that finds a new store introduces it there."""
+        self._standing: Generation | None = None
+        """The newest generation that this process has seen, also one of others: a new store must know it."""
+        self._beat = itertools.count(1)
+        self._beating: _Beating | None = None  # guarded by _lock, as the next
+        self._is_closed = False
         self._seen: dict[str, tuple[bytes, float]] = {}
+        self._seen_in: TCPStore | None = None
         self._place_then: Place | None = None
         self._poll: Operation[dict[str, bytes]] | None = None
         self._polled_at = 0.0
-        self._said: str | None = None
+        self._said: tuple[TCPStore, str] | None = None
         self.limit: int | None = None
-        """After so many steps the training is over."""
+        """After so many steps the training is over; None: it has no end."""
         self.newcomers: tuple[str, ...] = ()
         """Those who wait to be admitted, as of the last look."""
 
@@ -76,40 +91,27 @@ class Membership:
     @property
     def store(self) -> TCPStore:
         """The store, connected. Raises StoreError if there is none within the time to join."""
-        if self._store is None or self._store.lost_reason is not None:
-            self._connect(self._options.join_timeout_s)
-        assert self._store is not None
-        return self._store
+        return self._link.store(self._options.join_timeout_s)
 
-    def _connect(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        last: Exception | None = None
-        while time.monotonic() < deadline:
-            url = self._options.store or _launchers_store(deadline)
-            try:
-                store = wait_blocking(self._manager.start_store_client(url, min(DIAL_S, timeout_s)))
-                self._store, self._store_url = store, url
-                self._seen.clear()
-                self._said = None
-                self._put_presence()
-                self._restore()
+    def _introduce(self, store: TCPStore) -> None:
+        """Tell a store of this member and of the generation that stands: else a newcomer there would begin anew."""
+        with self._lock:
+            wait_blocking(self._put_presence(store))
+            if self._standing is not None:
+                self._restore(store, self._standing)
+
+    def _restore(self, store: TCPStore, generation: Generation) -> None:
+        """Let the store know of no older generation than this. Others may do the same meanwhile."""
+        key, desired = self.prefix + "generation", encode(replace(generation, was_restored=True))
+        while True:
+            record = wait_blocking(store.get(key))
+            if record is not None and decode(Generation, record).number >= generation.number:
                 return
-            except StoreError as error:
-                last = error
-        raise last if last is not None else StoreError(self._options.store or "", "there is none")
+            wait_blocking(store.compare_set(key, record, desired))
 
-    def _restore(self) -> None:
-        """Tell a new store of the generation that stands: else a newcomer there begins a training of its own."""
-        current = self.generation
-        if current is not None and self._store is not None:
-            record = encode(replace(current, was_restored=True))
-            wait_blocking(self._store.compare_set(self.prefix + "generation", None, record))
-
-    def _put_presence(self) -> None:
-        assert self._store is not None
-        self._beat += 1
+    def _put_presence(self, store: TCPStore) -> Operation[None]:
         key = f"{self.prefix}present/{self.member.id}"
-        wait_blocking(self._store.set(key, encode(Presence(id=self.member.id, beat=self._beat)), lease=True))
+        return store.set(key, encode(Presence(id=self.member.id, beat=next(self._beat))), lease=True)
 
     # ---- while a world stands
 
@@ -123,48 +125,38 @@ class Membership:
                 come = [decode(Announcement, value).member for value in poll.result().values()]
                 self.newcomers = tuple(sorted(each.id for each in come if each.id not in members))
             self._poll = poll = None
-        if self._store is not None and self._store.lost_reason is not None:
-            if now - self._polled_at > every_s:
-                self._polled_at = now
-                self._try_to_reconnect()
-        elif poll is None and self._store is not None and now - self._polled_at > every_s:
+        store = self._link.store_nowait()
+        if poll is None and store is not None and now - self._polled_at > every_s:
             self._polled_at = now
-            self._poll = self._store.entries(f"{self.prefix}said/{self.generation.number}/")
-
-    def _try_to_reconnect(self) -> None:
-        place = None if process_link() is None else _place()
-        url = self._options.store or (place.store if place is not None else "")
-        if not url or (url == self._store_url and self._options.store is None):
-            return  # the launcher has no other store yet
-        try:
-            self._connect(0.5)
-        except StoreError as error:
-            logger.info("the store cannot be reached at present, which the training does not need: %s", error)
+            self._poll = store.entries(f"{self.prefix}said/{self.generation.number}/")
 
     def beat(self) -> None:
         """From now on say in the store that this process lives, for it is in no world. Any thread."""
-        if self._beating is None:
-            self._beating = _Beating(self._beat_once, self._options.lease_s / 4)
+        with self._lock:
+            if self._beating is None and not self._is_closed:
+                self._beating = _Beating(self._beat_once, self._options.lease_s / 4)
 
     def _beat_once(self) -> None:
-        store = self._store
-        if store is not None and store.lost_reason is None:
-            self._beat += 1
-            key = f"{self.prefix}present/{self.member.id}"
-            store.set(key, encode(Presence(id=self.member.id, beat=self._beat)), lease=True)
+        store = self._link.store_nowait()
+        if store is not None:
+            self._put_presence(store)
 
     def become(self, member: Member) -> None:
         """Be a newcomer from now on."""
-        self._withdraw()
-        if self._store is not None:
-            self._store.discard([f"{self.prefix}present/{self.member.id}"])
-        self.member, self.generation = member, None
-        if self._store is not None and self._store.lost_reason is None:
-            self._put_presence()
+        store = self._link.store_nowait()
+        if store is not None:
+            self._withdraw(store)
+            store.discard([f"{self.prefix}present/{self.member.id}"])
+        with self._lock:
+            self.member, self.generation = member, None
+        store = self._link.store_nowait()
+        if store is not None:
+            self._put_presence(store)
 
     def settled(self) -> None:
         """A world stands again."""
-        beating, self._beating = self._beating, None
+        with self._lock:
+            beating, self._beating = self._beating, None
         if beating is not None:
             beating.stop()
         self._place_then = _place()
@@ -172,7 +164,7 @@ class Membership:
 
     # ---- agreement
 
-    def agree(self, announce: Callable[[], Announcement], *, world_stands: Callable[[], bool]) -> Generation:
+    def agree(self, announce: Callable[[], Announcement]) -> Generation:
         """Return the next generation, of which this member is one.
 
         Raises PeerRaisedError if the program raised on a member, TooFewReplicasError, ExcludedError, and OverError on a
@@ -182,38 +174,38 @@ class Membership:
         began = time.monotonic()
         while True:
             try:
-                return self._agree(announce(), began, world_stands)
+                return self._agree(announce(), began)
             except StoreError as error:
+                left_s = began + self._options.join_timeout_s - time.monotonic()
+                if left_s <= 0:
+                    raise
                 logger.warning("the store was lost while members agreed (%s); looking for another", error)
 
-    def _agree(self, mine: Announcement, began: float, world_stands: Callable[[], bool]) -> Generation:
+    def _agree(self, mine: Announcement, began: float) -> Generation:
         store, pause, said_at = self.store, LOOK_S, began
-        self._announce(mine)
+        here_since = time.monotonic()
+        known = self.generation
+        self._announce(store, mine, 0 if known is None else known.number)
         while True:
             found = wait_blocking(store.entries(self.prefix))
             now = time.monotonic()
             record = found.get(self.prefix + "generation")
             current = None if record is None else decode(Generation, record)
-            known = self.generation
             if known is not None and (current is None or current.number < known.number):
-                self._restore()  # another member told an older one
-                if record is not None:
-                    wait_blocking(store.compare_set(self.prefix + "generation", record, encode(known)))
+                self._restore(store, known)  # another member told this store of an older one
                 continue
             if current is not None and current.number > (-1 if known is None else known.number):
+                self._standing = current
                 if current.place_of(self.member.id) >= 0:
-                    self._withdraw()
+                    self._withdraw(store)
                     self.generation = current
                     return current
                 if known is not None:
                     raise ExcludedError
-            over = found.get(self.prefix + "over")
-            if known is None and over is not None and self.limit is not None and int(over) >= self.limit:
-                self._withdraw()
-                raise OverError
-            self._announce(mine, 0 if current is None else current.number)
-            situation = self._situation(found, current, now, began, world_stands())
+            self._announce(store, mine, 0 if current is None else current.number)
+            situation = self._situation(store, found, current, here_since, began)
             self._check_raised(situation)
+            self._check_over(found, situation, mine)
             situation = self._without_strangers(situation, mine)
             outcome = agree(situation, self._options.rules)
             if isinstance(outcome, Wait):
@@ -225,49 +217,83 @@ class Membership:
                     logger.warning("training %r waits: %s", self._options.name, outcome.reason)
             else:
                 place = outcome.place_of(self.member.id)
-                if place >= 0 and now - began >= place * TAKE_OVER_S:
+                if place >= 0 and now - here_since >= place * TAKE_OVER_S:
                     wait_blocking(store.compare_set(self.prefix + "generation", record, encode(outcome)))
                     continue
             time.sleep(pause)  # the store tells of no change to what is not known beforehand
             pause = min(MAX_LOOK_S, pause * 1.2)
 
-    def _announce(self, mine: Announcement, number: int | None = None) -> None:
-        if number is None:
-            number = 0 if self.generation is None else self.generation.number
+    def _announce(self, store: TCPStore, mine: Announcement, number: int) -> None:
         key = f"{self.prefix}said/{number}/{self.member.id}"
-        if key == self._said:
+        if self._said == (store, key):
             return
-        self._withdraw()
-        self._said = key
-        wait_blocking(self.store.set(key, encode(mine), lease=True))
+        self._withdraw(store)
+        self._said = store, key
+        wait_blocking(store.set(key, encode(mine), lease=True))
 
-    def _withdraw(self) -> None:
-        if self._said is not None and self._store is not None:
-            self._store.discard([self._said])
+    def _withdraw(self, store: TCPStore) -> None:
+        if self._said is not None and self._said[0] is store:
+            store.discard([self._said[1]])
         self._said = None
 
+    def is_given_up(self, generation: Generation) -> bool:
+        """Whether a member of a generation that is being formed has ended, is silent, or has given it up. Blocks.
+
+        Nobody else notices that before there is a world. Raises StoreError.
+        """
+        store = self.store
+        found = wait_blocking(store.entries(self.prefix))
+        now = time.monotonic()
+        present = self._look(store, found, now)
+        others = [each.id for each in generation.members if each.id != self.member.id]
+        gave_up = f"{self.prefix}said/{generation.number}/"
+        return any(
+            each not in present
+            or gave_up + each in found
+            or now - present[each] > self._options.lease_s + SILENT_MORE_S
+            for each in others
+        )
+
+    def _look(self, store: TCPStore, found: dict[str, bytes], now: float) -> dict[str, float]:
+        """Return who is present, and when each one's beat was seen to change last."""
+        if self._seen_in is not store:
+            self._seen_in = store
+            self._seen.clear()
+        prefix = self.prefix + "present/"
+        beats = {key.removeprefix(prefix): value for key, value in found.items() if key.startswith(prefix)}
+        for gone in self._seen.keys() - beats.keys():
+            del self._seen[gone]
+        for member, beat in beats.items():
+            before = self._seen.get(member)
+            if before is None or before[0] != beat:
+                self._seen[member] = (beat, now)
+        return {member: at for member, (_, at) in self._seen.items()}
+
     def _situation(
-        self, found: dict[str, bytes], current: Generation | None, now: float, began: float, world_stands: bool
+        self, store: TCPStore, found: dict[str, bytes], current: Generation | None, here_since: float, began: float
     ) -> Situation:
-        number = 0 if current is None else current.number
-        here, said, silent = set(), {}, set()
-        for key, value in found.items():
-            kind, _, rest = key.removeprefix(self.prefix).partition("/")
-            if kind == "present":
-                here.add(rest)
-                before = self._seen.get(rest)
-                if before is None or before[0] != value:
-                    self._seen[rest] = (value, now)
-                elif not world_stands and now - max(before[1], began) > self._options.lease_s + 0.25:
-                    silent.add(rest)
-            elif kind == "said" and rest.startswith(f"{number}/"):
-                said[rest.partition("/")[2]] = decode(Announcement, value)
+        now = time.monotonic()
+        present = self._look(store, found, now)
+        said_now = f"{self.prefix}said/{0 if current is None else current.number}/"
+        said = {
+            key.removeprefix(said_now): decode(Announcement, value)
+            for key, value in found.items()
+            if key.startswith(said_now)
+        }
+        silent: frozenset[str] = frozenset()
+        if current is not None and current.place_of(self.member.id) >= 0:
+            # Their world is the one that this member has left, so they beat. A newcomer can't tell who is in a world.
+            members = {each.id for each in current.members} - {self.member.id}
+            limit_s = self._options.lease_s + SILENT_MORE_S
+            silent = frozenset(
+                each for each, at in present.items() if each in members and now - max(at, began) > limit_s
+            )
         return Situation(
             current=current,
-            here=frozenset(here),
+            here=frozenset(present),
             said=said,
-            silent=frozenset(silent),
-            waited_s=now - began,
+            silent=silent,
+            waited_s=now - here_since,
             is_confirmed=self._is_confirmed(now - began),
         )
 
@@ -288,6 +314,17 @@ class Membership:
             if announcement is not None and announcement.raised and member.id != self.member.id:
                 raise PeerRaisedError(member.rank, announcement.step, announcement.raised, announcement.traceback)
 
+    def _check_over(self, found: dict[str, bytes], situation: Situation, mine: Announcement) -> None:
+        """Raises OverError for one without the state that comes when all the others have ended well."""
+        value, current = found.get(self.prefix + "over"), situation.current
+        if value is None or current is None or mine.has_state or self.limit is None:
+            return
+        over = decode(TrainingOver, value)
+        is_of_now = over.generation == current.number and over.generation > _ended_here.get(self.prefix, -1)
+        others = [each for each in current.members if each.id != self.member.id and each.id not in current.stateless]
+        if is_of_now and over.step >= self.limit and not any(each.id in situation.here for each in others):
+            raise OverError(over.step)
+
     def _without_strangers(self, situation: Situation, mine: Announcement) -> Situation:
         """Leave out newcomers with other settings; they end by themselves. Raises SetupError if that is this member."""
         current, me = situation.current, self.member.id
@@ -301,27 +338,40 @@ class Membership:
 
     # ---- the end
 
-    def say_raised(self, announcement: Announcement) -> None:
-        """Tell the others that the program raised here. It stays in the store after this process has ended."""
-        if self.generation is not None:
-            key = f"{self.prefix}said/{self.generation.number}/{self.member.id}"
-            wait_blocking(self.store.set(key, encode(announcement)))
+    def say_raised(self, announcement: Announcement) -> int:
+        """Tell the others that the program raised here. It stays in the store after this process has ended.
 
-    def num_tries(self, step: int) -> int:
-        """Count a failure of the program in that step; returns how many there were, over all starts of the training."""
-        return wait_blocking(self.store.add(f"{self.prefix}tries/{step}", 1))
+        Returns in how many generations it has raised in that step, over all starts of the training.
+        """
+        if self.generation is None:
+            return 1
+        key = f"{self.prefix}said/{self.generation.number}/{self.member.id}"
+        tries = f"{self.prefix}tries/{announcement.step}/"
+        try:
+            store = self._link.store(SAY_S)
+            wait_blocking(store.set(tries + str(self.generation.number), b""))  # one, however many ranks raise
+            wait_blocking(store.set(key, encode(announcement)))
+            return len(wait_blocking(store.entries(tries)))
+        except StoreError as error:
+            logger.warning("the other ranks are not told of the error here, they lose this one: %s", error)
+            return 1
 
     def say_over(self, step: int) -> None:
-        """So many steps are done, and no more will be: who comes now must not begin anew. Needs no store that lives."""
-        if self._store is not None and self._store.lost_reason is None:
-            with contextlib.suppress(StoreError):
-                wait_blocking(self._store.set(self.prefix + "over", str(step).encode()))
+        """All members have done all steps: whoever comes later must not begin anew."""
+        if self.generation is None:
+            return
+        _ended_here[self.prefix] = self.generation.number
+        record = encode(TrainingOver(step=step, generation=self.generation.number))
+        try:
+            wait_blocking(self._link.store(SAY_S).set(self.prefix + "over", record))
+        except StoreError as error:
+            logger.info("the store is not told that the training is over: %s", error)
 
     def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
         self.settled()
-        store, self._store = self._store, None
-        if store is not None:
-            store.close()
+        self._link.close()
 
 
 class _Beating:
@@ -358,17 +408,3 @@ def new_member(rank: int, host: str) -> Member:
 def _place() -> Place | None:
     link = process_link()
     return None if link is None else link.place
-
-
-def _launchers_store(deadline: float) -> str:
-    link = process_link()
-    if link is None:
-        raise StoreError("", "no launcher started this process, so store= is needed")
-    while time.monotonic() < deadline:
-        place = link.place
-        if place is not None and place.store:
-            return place.store
-        changed = threading.Event()
-        link.next_place(place).add_callback(lambda _, changed=changed: changed.set())  # type: ignore[misc]
-        changed.wait(min(1.0, max(0.0, deadline - time.monotonic())))
-    raise StoreError("", "the launcher has no store at present")

@@ -61,8 +61,9 @@ class Announcement:
     ``step``: the next step that it has to do. ``done``: its finished micro-batches of that step. ``has_state``: False
     of a newcomer. ``facts``: those of step ``step - 1``, if it heard them all. ``is_complete``: all members' gradients
     of ``step`` are there, but not all facts. ``digest``: of the settings that must be equal. ``saved_step``: that of
-    the newest checkpoint which it can read, -1 without one. ``raised``: the program ended with this error there (type
-    and message), ``traceback`` with it.
+    the newest checkpoint which it can read, -1 without one. ``looked_at``: the buffers that ``step`` looks at, None:
+    all. ``is_over``: no step is left to do. ``raised``: the program ended with this error there (type and message),
+    ``traceback`` with it.
     """
 
     member: Member
@@ -74,8 +75,19 @@ class Announcement:
     lost: tuple[LostMember, ...] = ()
     digest: str = ""
     saved_step: int = -1
+    looked_at: tuple[int, ...] | None = None
+    is_over: bool = False
     raised: str = ""
     traceback: str = ""
+
+
+@message("training_over")
+@dataclass(frozen=True, kw_only=True)
+class TrainingOver:
+    """All ``step`` steps of the training are done; generation ``generation`` did the last one."""
+
+    step: int
+    generation: int
 
 
 @message("generation")
@@ -86,8 +98,9 @@ class Generation:
 
     ``step``: the step that comes next. ``stateless``: the ids of those members that have to get the state first, from
     ``sources``.
-    ``done``: finished micro-batches of ``step``, by id. ``facts``: of step ``step - 1``, for members that had all
-    gradients of it, and not all facts. ``is_restart``: nobody has any state, so all begin from a checkpoint or anew.
+    ``done``: finished micro-batches of ``step``, by id. ``looked_at``: the buffers that ``step`` looks at, None: all.
+    ``facts``: of step ``step - 1``, for members that had all gradients of it, and not all facts. ``is_restart``: nobody
+    has any state, so all begin from a checkpoint or anew.
     ``was_restored``: it was put into a new store from memory, so its members may still have to come there.
     ``digest``: of the settings of all members.
     """
@@ -98,6 +111,7 @@ class Generation:
     stateless: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     done: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    looked_at: tuple[int, ...] | None = None
     facts: tuple[Facts, ...] = ()
     is_restart: bool = False
     was_restored: bool = False

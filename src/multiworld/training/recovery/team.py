@@ -19,7 +19,6 @@ from ...errors import (
     WorldBrokenError,
 )
 from ...wire.progress.operation import Operation
-from ...wire.progress.waiting import wait_blocking
 from ...world.joining.join_request import check_request
 from ...world.manager import WorldManager
 from ...world.state import WorldState
@@ -73,8 +72,12 @@ class Team:
         return len(self.generation.members) == 1
 
     def note(self, error: WorldBrokenError) -> None:
-        """The world broke: remember who is lost, if anybody is. A rank that gave it up itself will announce itself."""
-        if isinstance(error, LOSSES) and 0 <= error.rank < len(self.generation.members):
+        """A world broke: remember who is lost, if anybody is. A rank that gave it up itself will announce itself.
+
+        Another world, inside of a replica, has ranks of its own.
+        """
+        is_ours = self._world is not None and error.world == self._world.name
+        if is_ours and isinstance(error, LOSSES) and 0 <= error.rank < len(self.generation.members):
             member = self.generation.members[error.rank]
             lost = LostMember(
                 id=member.id, cause=type(error).__name__, detail=error.cause, is_proven=isinstance(error, PROVEN)
@@ -95,9 +98,7 @@ class Team:
         """
         while True:
             began = time.monotonic()
-            generation = self.membership.agree(
-                lambda: replace(announce(), lost=self.lost), world_stands=lambda: self.stands
-            )
+            generation = self.membership.agree(lambda: replace(announce(), lost=self.lost))
             phase("agree", time.monotonic() - began)
             began = time.monotonic()
             self._generation, self.lost = generation, ()
@@ -135,16 +136,9 @@ class Team:
             raise
 
     def _watch(self, generation: Generation, joining: Operation[World]) -> None:
-        """Give the join up if a member has ended meanwhile, which nobody else notices before there is a world."""
-        prefix = f"{self.membership.prefix}present/"
-        found = wait_blocking(self.membership.store.entries(prefix))
-        gone = [each for each in generation.members if prefix + each.id not in found]
-        if gone and not joining.done:
-            ended = LostMember(
-                id=gone[0].id, cause="PeerDiedError", detail="it ended before its world stood", is_proven=False
-            )
-            self.lost = (*self.lost, ended)
-            joining.cancel(JoinError(self._name, f"rank {gone[0].rank} ended meanwhile"))
+        """Give the join up as soon as somebody else has: it cannot succeed any more."""
+        if self.membership.is_given_up(generation) and not joining.done:
+            joining.cancel(JoinError(self._name, "another member has ended, is silent, or gave it up"))
 
     def _replace(self, world: World) -> None:
         old, self._world = self._world, world

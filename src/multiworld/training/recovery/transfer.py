@@ -50,19 +50,25 @@ class Sending:
         if world.rank == sources[0]:
             header["rest"] = rest
             header["tensors"] = [_description(each) for each in tensors]
-        self._operations: list[Operation[None]] = []
+        self._world = world
+        self._operations: list[tuple[int, Operation[None]]] = []
         header["digest"] = _digest(data)
         packed = pack(header)
         for newcomer in newcomers:
-            self._operations.append(world.start_send_tensors([packed], newcomer, TAG, None))
+            self._operations.append((newcomer, world.start_send_tensors([packed], newcomer, TAG, None)))
             for begin in range(0, data.numel(), CHUNK_BYTES):
                 chunk = data[begin : begin + CHUNK_BYTES]
-                self._operations.append(world.start_send_tensors([chunk], newcomer, TAG, None))
+                self._operations.append((newcomer, world.start_send_tensors([chunk], newcomer, TAG, None)))
 
     @property
     def is_done(self) -> bool:
         """Whether all was sent, or cannot be any more."""
-        return all(each.done for each in self._operations)
+        return all(each.done for _, each in self._operations)
+
+    def wait(self) -> None:
+        """Wait until all was sent. Raises the world's error."""
+        for newcomer, operation in self._operations:
+            self._world.wait_thread(operation, newcomer, None)
 
 
 class Receiving:

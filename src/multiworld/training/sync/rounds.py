@@ -89,8 +89,7 @@ class RoundTrainer(Trainer):
     def steps(self, total: int | None) -> Iterator[Step]:
         limits = [each for each in (total, self.loader.num_steps) if each is not None]
         self._table = self._strategy.timetable(min(limits) if limits else None)
-        if not self._join(total):
-            return
+        self._join(total)
         while not self._is_over():
             if self._receiving is not None:
                 yield from self._catch_up()
@@ -127,7 +126,7 @@ class RoundTrainer(Trainer):
                 if not is_last:
                     return False
         if is_last:
-            self.team.membership.say_over(self.state.step)
+            self._hand_over()
             return True
         if self.team.place in outcome.leaving:
             self.has_left = True
@@ -273,6 +272,7 @@ class RoundTrainer(Trainer):
             facts=tuple(self._facts) if self._has_state else (),
             digest=self._options.digest,
             saved_step=self.saved_step(),
+            is_over=self._is_over(),
         )
 
     def _begin_generation(self, generation: Generation) -> None:
