@@ -1,0 +1,169 @@
+"""One replica of a training as the worker of a test, which is held where the test wants to kill or stop it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from multiworld.testing.resources import measure
+from multiworld.testing.worker import report, wait_command
+from multiworld.training.events import MembershipChanged, RecoveryPhase, StepCommitted, TrainingEvent
+from multiworld.training.job import join
+
+NUM_MICRO_BATCHES, ROWS, LR = 6, 3, 0.05
+
+
+class Net(nn.Module):
+    """Has a buffer that each forward changes, and as much ballast as a test wants to have transferred."""
+
+    def __init__(self, ballast: int = 0, hidden: int = 8) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, hidden), nn.BatchNorm1d(hidden), nn.Tanh(), nn.Linear(hidden, 1))
+        self.register_buffer("ballast", torch.zeros(ballast))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layers(inputs)
+        return outputs
+
+
+def make_model(ballast: int = 0, hidden: int = 8) -> Net:
+    torch.manual_seed(0)
+    return Net(ballast, hidden).double()
+
+
+def rows(step: int, micro_batch: int) -> Tensor:
+    """``[ROWS, 4]``"""
+    generator = torch.Generator().manual_seed(1000 * step + micro_batch)
+    return torch.randn(ROWS, 4, generator=generator, dtype=torch.float64)
+
+
+def loss_of(model: nn.Module, inputs: Tensor) -> Tensor:
+    loss: Tensor = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+    return loss
+
+
+def train_alone(total: int) -> Tensor:
+    """Return the parameters after ``total`` steps of plain PyTorch in this process: ``[num_parameters]``."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
+    for step in range(total):
+        optimizer.zero_grad()
+        for number in range(NUM_MICRO_BATCHES):
+            (loss_of(model, rows(step, number)) / NUM_MICRO_BATCHES).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return flat(model)
+
+
+def flat(model: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+class Rows:
+    """A StepLoader over ``rows`` without an end."""
+
+    global_batch, micro_batch = NUM_MICRO_BATCHES * ROWS, ROWS
+    num_micro_batches = NUM_MICRO_BATCHES
+    num_steps = None
+
+    def epoch_of(self, step: int) -> int:
+        return 0
+
+    def samples(self, step: int) -> Sequence[Sequence[str]]:
+        return [[f"{step}.{number}.{row}" for row in range(ROWS)] for number in range(NUM_MICRO_BATCHES)]
+
+    def fetch(self, step: int, micro_batches: Sequence[int]) -> Iterator[tuple[int, tuple[int, Tensor]]]:
+        for number in micro_batches:
+            yield number, (number, rows(step, number))
+
+    def expect(self, step: int, micro_batches: Sequence[int]) -> None:
+        pass
+
+    def digest(self) -> str:
+        return "rows"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _Holder:
+    """Holds this process at the places that the test has named, until it is told to go on."""
+
+    def __init__(self, places: Sequence[str]) -> None:
+        self._places = list(places)
+
+    def at(self, place: str) -> None:
+        if place in self._places:
+            self._places.remove(place)
+            report("held", place=place)
+            wait_command()
+
+
+def train(
+    store: str | None,
+    rank: int,
+    size: int,
+    total: int,
+    hold: Sequence[str] = (),
+    ballast: int = 0,
+    hidden: int = 8,
+    raises: str = "",
+    steps_outside: bool = False,
+    every_s: float = 0.0,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train, and return the parameters at the end. ``hold``: places, as ``forward 3``, ``optimizer 3``, ``agree``.
+
+    ``raises``: a place where the program raises. ``every_s``: at least so long does a step take.
+    """
+    torch.set_num_threads(1)
+    holder = _Holder(hold)
+
+    def heard(event: TrainingEvent) -> None:
+        if isinstance(event, RecoveryPhase):
+            report("phase", name=event.name, step=event.step, took_s=event.took_s)
+            holder.at(event.name)
+        elif isinstance(event, MembershipChanged):
+            report("members", ranks=event.ranks, step=event.step, generation=event.generation)
+            holder.at(f"members {len(event.ranks)}")
+        elif isinstance(event, StepCommitted):
+            report("committed", step=event.step, replicas=event.replicas, redone=event.redone)
+
+    job = join("t", rank=rank, world_size=size, store=store, **options)
+    with job:
+        job.listen(heard)
+        model = job.replicate(make_model(ballast, hidden))
+        optimizer = job.optimizer(torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9))
+        if steps_outside:
+            optimizer.step()
+        pace = threading.Event()
+        report("ready")
+        for step in job.steps(Rows(), total=total):
+            numbers = []
+            with step:
+                for number, inputs in step:
+                    loss = loss_of(model, inputs)
+                    holder.at(f"forward {step.index}")
+                    if raises == f"forward {step.index}":
+                        raise ValueError(f"bad sample in micro-batch {number}")
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    holder.at(f"backward {step.index}")
+                    step.record(loss=loss)
+                    numbers.append(number)
+                holder.at(f"optimizer {step.index}")
+                optimizer.step()
+            if step.committed:
+                report("did", step=step.index, numbers=numbers, loss=step.values["loss"])
+                holder.at(f"after {step.index}")
+            pace.wait(every_s)
+        final = flat(model).tolist()
+    return {"final": final, "resources": str(measure())}
