@@ -192,7 +192,7 @@ def _refusal(
 ) -> Wait | None:
     """Return why these must not go on, if they might not be the only ones that do."""
     left = {each.id for each in survivors}
-    doubtful = _doubtful(current, survivors, lost)
+    doubtful = _doubtful(situation, survivors, lost)
     if not doubtful or situation.is_confirmed:
         return None
     where = f"ranks {_ranks(doubtful)} cannot be reached and may go on elsewhere"
@@ -215,13 +215,16 @@ def _may_be_trained_elsewhere(
     """
     if not survivors and situation.is_confirmed is None:
         return False
-    return any(each.id not in current.stateless for each in _doubtful(current, survivors, lost))
+    return any(each.id not in current.stateless for each in _doubtful(situation, survivors, lost))
 
 
-def _doubtful(current: Generation, survivors: list[Member], lost: Mapping[str, LostMember]) -> list[Member]:
+def _doubtful(situation: Situation, survivors: list[Member], lost: Mapping[str, LostMember]) -> list[Member]:
+    """Return the members that may go on elsewhere: not those who have announced themselves here, and wait."""
+    assert situation.current is not None
     left = {each.id for each in survivors}
     hosts = {each.host for each in survivors}
-    return [each for each in current.members if each.id not in left and not _is_proven(each, lost, hosts)]
+    away = [each for each in situation.current.members if each.id not in left and not _goes_on(each, situation)]
+    return [each for each in away if not _is_proven(each, lost, hosts)]
 
 
 def _is_proven(member: Member, lost: Mapping[str, LostMember], hosts: set[str]) -> bool:
