@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from ...channel.base import Payload
 from ...wire.progress.operation import Operation
+from ...wire.progress.waiting import run_in_thread, wait_blocking
 from ...world.world import World
 from ..errors import TrainingError
 from .state_parts import Part, bytes_of, empty_bytes, pack, put_together, share_out, take_apart, tensor_of, unpack
@@ -43,30 +45,36 @@ class Sending:
         flat = [bytes_of(each) for each in tensors]
         shares = share_out([each.numel() for each in flat], len(sources))
         mine = shares[sources.index(world.rank)]
-        copy = [flat[part.index][part.begin : part.end].cpu().clone() for part in mine]
-        self.size_bytes = sum(each.numel() for each in copy)
-        data = torch.cat(copy) if copy else empty_bytes(0)
+        self.size_bytes = sum(part.end - part.begin for part in mine)
+        data, position = empty_bytes(self.size_bytes), 0
+        for part in mine:
+            end = position + part.end - part.begin
+            data[position:end].copy_(flat[part.index][part.begin : part.end])
+            position = end
         header: dict[str, Any] = {"parts": [(part.index, part.begin, part.end) for part in mine]}
         if world.rank == sources[0]:
             header["rest"] = rest
             header["tensors"] = [_description(each) for each in tensors]
         self._world = world
         self._operations: list[tuple[int, Operation[None]]] = []
-        header["digest"] = _digest(data)
-        packed = pack(header)
+        packed_rest = pack(header)  # before the next step changes what is no tensor
+        self._begun = run_in_thread(partial(self._begin, packed_rest, data, newcomers), "multiworld-training-send")
+
+    def _begin(self, packed_rest: Tensor, data: Tensor, newcomers: Sequence[int]) -> None:
+        """Compute the digest of what may be gigabytes, and send, while the training goes on."""
+        first = pack({"digest": _digest(data)})
         for newcomer in newcomers:
-            self._operations.append((newcomer, world.start_send_tensors([packed], newcomer, TAG, None)))
-            for begin in range(0, data.numel(), CHUNK_BYTES):
-                chunk = data[begin : begin + CHUNK_BYTES]
-                self._operations.append((newcomer, world.start_send_tensors([chunk], newcomer, TAG, None)))
+            for payload in ([packed_rest, first], *([each] for each in torch.split(data, CHUNK_BYTES) if each.numel())):
+                self._operations.append((newcomer, self._world.start_send_tensors(payload, newcomer, TAG, None)))
 
     @property
     def is_done(self) -> bool:
         """Whether all was sent, or cannot be any more."""
-        return all(each.done for _, each in self._operations)
+        return self._begun.done and all(each.done for _, each in self._operations)
 
     def wait(self) -> None:
         """Wait until all was sent. Raises the world's error."""
+        wait_blocking(self._begun)
         for newcomer, operation in self._operations:
             self._world.wait_thread(operation, newcomer, None)
 
@@ -131,7 +139,7 @@ class _Share:
             payload = self._operation.result()
             assert isinstance(payload, list)
             if not self.header:
-                self.header = unpack(payload[0])
+                self.header = {**unpack(payload[0]), **unpack(payload[1])}
                 self._num_missing = sum(end - begin for _, begin, end in self.header["parts"])
             else:
                 self._chunks.append(payload[0])
