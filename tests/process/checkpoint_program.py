@@ -50,7 +50,7 @@ def tell(outcome: CheckpointOutcome) -> None:
 def main() -> None:
     part, state = filled_state()
     saver = CheckpointSaver(Checkpoint(sys.argv[1]), job="job", member="m", on_outcome=tell)
-    saver.on_members(["m"])
+    saver.prepare(["m"])
     print("pid", saver.writer_pid, flush=True)
     while True:
         state.step += 1

@@ -66,7 +66,7 @@ def test_a_checkpoint_has_the_values_of_its_step_though_they_change_before_it_is
     trained = Trained().train(2)
     expected = Trained().train(2)
     with saving(tmp_path) as one:
-        one.saver.on_members(["a"])
+        one.saver.prepare(["a"])
         os.kill(one.writer_pid, signal.SIGSTOP)
         save(one, trained)
         trained.train(3)

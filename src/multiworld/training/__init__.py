@@ -21,6 +21,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
+    from .checkpoint.config import Checkpoint
     from .data.ledger import check_ledger
     from .data.opening import open_loader
     from .data.shards import Shards
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from .sync.strategies import DiLoCo, LocalSGD
 
 __all__ = [
+    "Checkpoint",
     "DiLoCo",
     "Job",
     "LoaderWorkerError",
@@ -49,6 +51,7 @@ __all__ = [
 ]
 
 _LAZY = {  # these import torch, which takes a second
+    "Checkpoint": ".checkpoint.config",
     "DiLoCo": ".sync.strategies",
     "Job": ".job",
     "LocalSGD": ".sync.strategies",

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from ..world.launcher.process_link import process_link
 from ..world.liveness import DEFAULT_LEASE_S
 from ..world.manager import WorldManager
 from ..world.processes.vitals import host_identity
+from .checkpoint.config import Checkpoint
 from .data.base import StepLoader
 from .data.map_loader import MapLoader
 from .data.opening import open_loader
@@ -54,6 +55,9 @@ from .sync.rounds import RoundTrainer
 from .sync.strategies import DiLoCo, LocalSGD
 from .view.view import View
 
+if TYPE_CHECKING:
+    from .checkpoint.keeper import CheckpointKeeper
+
 logger = logging.getLogger(__name__)
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -75,6 +79,7 @@ class JobOptions:
     lease_s: float = DEFAULT_LEASE_S
     join_timeout_s: float = 600.0
     gather_s: float = 10.0
+    checkpoint: Checkpoint | None = None
     record: str | None = None
     progress: bool = True
 
@@ -104,6 +109,7 @@ def join(
     lease_s: float = DEFAULT_LEASE_S,
     join_timeout_s: float = 600.0,
     gather_s: float = 10.0,
+    checkpoint: Checkpoint | None = None,
     record: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> Job:
@@ -115,6 +121,7 @@ def join(
     happens, and for any number of replicas; ``seed`` is that of the random numbers of each micro-batch then. ``rank``,
     ``world_size`` and ``store`` are the launcher's, or must be given. ``lease_s``: a replica that shows no sign of life
     for so long is lost. ``join_timeout_s``: how long the training waits for ``min_replicas``; ``gather_s``: how long
+    its first step waits for all replicas. ``checkpoint``: take checkpoints, and begin with the newest one.
     its first step waits for all replicas. ``record``: a folder in which each process records what happens, for
     ``multiworld train report``; by default below the launcher's ``--log-dir``, if it has one. ``progress``: one of the
     processes shows on standard error how the training stands. What ``multiworld train`` was told of ``min_replicas``
@@ -132,6 +139,7 @@ def join(
         lease_s=lease_s,
         join_timeout_s=join_timeout_s,
         gather_s=gather_s,
+        checkpoint=checkpoint,
         record=settings.record if record is None else os.fspath(record),
         progress=progress,
     )
@@ -186,6 +194,14 @@ class Job:
         )
         self._membership = Membership(self._manager, member, member_options)
         self._team = Team(self._manager, self._membership, name=options.name, backend=options.backend, store=store)
+        self._keeper: CheckpointKeeper | None = None
+        self._is_save_asked = self._is_save_due = False
+        if options.checkpoint is not None:
+            from .checkpoint.keeper import CheckpointKeeper  # with DCP, which takes a second
+
+            self._keeper = CheckpointKeeper(
+                options.checkpoint, job=options.name, member=member.id, state=self.state, publish=self._publish
+            )
 
     def __repr__(self) -> str:
         return f"<Job {self.options.name!r} rank {self.rank} step {self.state.step}>"
@@ -299,6 +315,9 @@ class Job:
             error = f"{type(raised).__name__}: {raised}"
             raise
         finally:
+            reason = "it was asked to leave" if trainer.has_left else ""
+            if self._keeper is not None:
+                self._keeper.close(is_complete=not error and not trainer.has_left, has_failed=bool(error))
             self._publish(TrainingEnded, step=self.state.step, reason=reason, error=error)
             self.close(gracefully=not error)
 
@@ -321,7 +340,12 @@ class Job:
             trainer = RoundTrainer(
                 self._team, self.state, gradients, loader, self, options, strategy=self._sync, outer=outer
             )
+        if all(part is not loader for part in self.state.parts.values()):
+            self.state.add("data", loader)  # one of the program's own
         trainer.is_leaving = lambda: self._is_leaving
+        if self._keeper is not None:
+            trainer.saved_step, trainer.restart = self._keeper.saved_step, self._keeper.restart
+            trainer.own_facts = self._own_facts
         trainer.full_size = self.world_size
         trainer.may_skip_optimizer = any(isinstance(part, torch.amp.GradScaler) for part in self.state.parts.values())
         return trainer
@@ -329,6 +353,21 @@ class Job:
     def leave(self) -> None:
         """Leave the training after the present step, and hand everything over: ``steps`` ends then. Any thread."""
         self._is_leaving = True
+
+    def save(self) -> None:
+        """Take a checkpoint after the present step, too. One replica's call is enough. Any thread.
+
+        Raises StepError without ``checkpoint=``, or if replicas compute their steps alone: they are saved when they
+        have met.
+        """
+        if self._keeper is None:
+            raise StepError("job.save() was called, and nothing says where to: training.join(..., checkpoint=...)")
+        if self._sync is not None:
+            raise StepError(f"job.save() was called under sync={self._sync!r}: there every_steps alone decides")
+        self._is_save_asked = True
+
+    def _own_facts(self, step: int) -> dict[str, Any]:
+        return {"save": True} if self._is_save_asked else {}
 
     def close(self, *, gracefully: bool = True) -> None:
         """Leave all worlds and release everything. Idempotent; the end of ``steps`` calls it."""
@@ -339,6 +378,8 @@ class Job:
             hook.remove()
         if self._trainer is not None:
             self._trainer.close()
+        if self._keeper is not None:
+            self._keeper.close(is_complete=False, has_failed=not gracefully)
         self._team.close(gracefully=gracefully)
         self._membership.close()
         self._manager.close(timeout_s=1.0)
@@ -404,6 +445,16 @@ class Job:
         link = process_link()
         if link is not None:
             link.progress()
+        if self._keeper is not None:
+            by_facts = len(facts) == len(generation.members)  # else they are of members of an earlier generation
+            ready = [
+                member.id
+                for place, member in enumerate(generation.members)
+                if (facts[place].is_ready if by_facts else member.id not in generation.stateless)
+            ]
+            self._keeper.on_members(generation.number, ready)
+            self._is_save_due = outcome.save
+            self._is_save_asked = self._is_save_asked and not outcome.save
 
     def step_applied(self, step: Step) -> None:
         trainer = self._trainer
@@ -418,6 +469,9 @@ class Job:
             seconds=dict(trainer.seconds),
             redone=trainer.num_redone,
         )
+        since = trainer.savable_since
+        if self._keeper is not None and since is not None:
+            self._keeper.after_step(since, asked=self._is_save_due)
 
     # ---- checks
 
@@ -471,6 +525,7 @@ class Job:
             "what is tracked": sorted(self.state.parts),
             "the data": loader.digest(),
             "the options": (self.options.batch, self.options.exact, self.options.seed),
+            "checkpoint": None if self.options.checkpoint is None else self.options.checkpoint.agreed,
             "sync": None if self._sync is None else self._sync.key,
         }
         return ";".join(f"{name}={_hash(str(value))}" for name, value in parts.items())

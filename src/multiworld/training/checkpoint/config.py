@@ -45,6 +45,14 @@ class Checkpoint:
         """The absolute path of ``dir``."""
         return os.fspath(self.dir)
 
-    def is_due(self, num_committed: int, *, asked: bool = False) -> bool:
-        """Whether there is a checkpoint after ``num_committed`` steps. ``asked``: a member's facts ask for one."""
-        return num_committed > 0 and (asked or num_committed % self.every_steps == 0)
+    @property
+    def agreed(self) -> tuple[int, int, int]:
+        """What must be equal on all ranks."""
+        return self.every_steps, self.writers, self.copies
+
+    def is_due(self, before: int, now: int, *, asked: bool = False) -> bool:
+        """Whether there is a checkpoint after ``now`` committed steps. ``before``: those of the last chance for one.
+
+        ``asked``: a member's facts ask for one.
+        """
+        return asked or now // self.every_steps > before // self.every_steps

@@ -58,20 +58,20 @@ class CheckpointSaver:
     def writer_pid(self) -> int | None:
         return self._writer.pid
 
-    def on_members(self, members: Sequence[str], *, writers: Sequence[str] | None = None) -> None:
-        """Hear who the members are now, in their order: at the start, and whenever it changes.
-
-        A member that writes starts its process now, so that its first checkpoint does not wait for it.
-        """
-        if self._member in (writers if writers is not None else writers_of(members, self._config.writers)):
-            try:
-                self._writer.start()
-            except OSError as error:
-                logger.warning("cannot start the process that writes checkpoints: %s", reason_of(error))
+    def on_members(self, members: Sequence[str]) -> None:
+        """Hear who the members are now: a checkpoint that waits for another writer's part need not wait any longer."""
         if self._attempt is not None:
             gone = tuple(index for index, member in enumerate(self._attempt.writers) if member not in members)
             if gone:
                 self._writer.gone(gone)
+
+    def prepare(self, members: Sequence[str], *, writers: Sequence[str] | None = None) -> None:
+        """Start the process that writes, if this member is a writer: then no checkpoint waits for its start."""
+        if self._member in self._chosen(members, writers):
+            try:
+                self._writer.start()
+            except OSError as error:
+                logger.warning("cannot start the process that writes checkpoints: %s", reason_of(error))
 
     def save(
         self,
@@ -89,7 +89,7 @@ class CheckpointSaver:
         default so many members as the configuration says. All arguments are equal on all of them. ``wait``: let a
         checkpoint that is still being written end first; else this one is left out, and that is a failure.
         """
-        chosen = tuple(writers) if writers is not None else writers_of(members, self._config.writers)
+        chosen = self._chosen(members, writers)
         if self._member not in chosen:
             return
         began = time.monotonic()
@@ -159,6 +159,9 @@ class CheckpointSaver:
             self._failed(attempt.step, "the training ended before it was written")
         self._writer.close()
         self._staging.close()
+
+    def _chosen(self, members: Sequence[str], writers: Sequence[str] | None) -> tuple[str, ...]:
+        return tuple(writers) if writers is not None else writers_of(members, self._config.writers)
 
     def _failed(self, step: int, reason: str) -> None:
         logger.warning("no checkpoint of step %d in %s: %s", step, self._config.directory, reason)

@@ -419,6 +419,11 @@ class Trainer:
         self._outcome = replace(outcome, leaving=frozenset(), newcomers=(), not_ready=self._not_ready)
 
     @property
+    def savable_since(self) -> int | None:
+        """After a step: how many had been committed at the last chance to save the state. None: now there is none."""
+        return self.state.step - 1
+
+    @property
     def took_s(self) -> float:
         """Since the present step was begun."""
         return time.monotonic() - self._progress.began

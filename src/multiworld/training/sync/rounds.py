@@ -136,6 +136,10 @@ class RoundTrainer(Trainer):
         self._advance(None)
         return False
 
+    @property
+    def savable_since(self) -> int | None:
+        return self._table.start_of(self._round - 1) if self._is_at_boundary and self._round else None
+
     # ---- inner steps
 
     def micro_batches(self, step: Step) -> Iterator[Any]:

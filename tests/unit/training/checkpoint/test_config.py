@@ -11,9 +11,13 @@ from multiworld.training.checkpoint.config import Checkpoint
 
 def test_a_checkpoint_is_due_after_every_so_many_committed_steps_and_when_asked_for() -> None:
     config = Checkpoint("somewhere", every_steps=20)
-    assert [step for step in range(61) if config.is_due(step)] == [20, 40, 60]
-    assert config.is_due(7, asked=True)
-    assert not config.is_due(0, asked=True)
+    assert [step for step in range(1, 61) if config.is_due(step - 1, step)] == [20, 40, 60]
+    assert config.is_due(6, 7, asked=True)
+
+
+def test_where_only_some_steps_can_be_saved_the_first_one_after_is() -> None:
+    config = Checkpoint("somewhere", every_steps=20)
+    assert [step for step in range(8, 65, 8) if config.is_due(step - 8, step)] == [24, 40, 64]
 
 
 def test_the_directory_stays_where_it_was_when_the_program_changes_its_own(monkeypatch: Any, tmp_path: Any) -> None:

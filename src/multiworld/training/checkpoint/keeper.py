@@ -1,0 +1,112 @@
+"""What a job does about checkpoints: after which steps it takes one, and which one it begins with."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import CheckpointDamagedError
+from ..events import CheckpointFailed, CheckpointLoaded, CheckpointSaved
+from ..state import TrainingState
+from .config import Checkpoint
+from .finding import Found, candidates, look
+from .loading import load
+from .saver import CheckpointOutcome, CheckpointSaver
+
+logger = logging.getLogger(__name__)
+
+ENDING_S = 5.0
+"""What a save gets when the program ends with an error."""
+
+Publish = Callable[..., None]
+
+
+class CheckpointKeeper:
+    """Of one job. All calls on the training thread, between two steps."""
+
+    def __init__(self, config: Checkpoint, *, job: str, member: str, state: TrainingState, publish: Publish) -> None:
+        """``publish`` takes a class of ``TrainingEvent`` and its fields, but for those that all have."""
+        self._config, self._member, self._state, self._publish = config, member, state, publish
+        self._saver = CheckpointSaver(config, job=job, member=member, on_outcome=self._tell)
+        self._verified: list[Found] = []
+        self._last_saved = -1
+        self._generation = 0
+        self._members: tuple[str, ...] = ()
+
+    # ---- where a training begins
+
+    def saved_step(self) -> int:
+        """Return the step of the newest whole checkpoint, or -1. Reads all of it, if it was not read before.
+
+        Raises CheckpointVersionError, or OSError if the directory cannot be read.
+        """
+        found, _ = look(self._config.directory)
+        if not self._verified or found[:1] != self._verified[:1]:
+            self._verified = candidates(self._config.directory, hashes=self._config.verify)
+        return self._verified[0].step if self._verified else -1
+
+    def restart(self) -> None:
+        """Take the state from the newest whole checkpoint, if there is one. Raises what ``load`` does."""
+        self.saved_step()
+        for place, found in enumerate(self._verified):
+            began = time.monotonic()
+            try:
+                load(found, self._state, hashes=self._config.verify and place > 0)
+            except CheckpointDamagedError as error:
+                logger.warning("%s", error)
+                continue
+            self._last_saved = self._state.step
+            self._publish(
+                CheckpointLoaded,
+                step=self._state.step,
+                path=found.path,
+                size_bytes=found.manifest.size_bytes,
+                took_s=time.monotonic() - began,
+            )
+            return
+
+    # ---- while it runs
+
+    def on_members(self, generation: int, members: Sequence[str]) -> None:
+        """Hear in each step who has the state and trains on, in the order of the members."""
+        if (generation, tuple(members)) != (self._generation, self._members):
+            self._generation, self._members = generation, tuple(members)
+            self._saver.on_members(members)
+
+    def after_step(self, since: int, *, asked: bool = False) -> None:
+        """A step was applied. ``since``: so many steps had been committed when a state could be saved last.
+
+        All members call it alike; ``asked``: the step's facts ask for a checkpoint.
+        """
+        self._saver.poll()
+        step = self._state.step
+        if self._config.is_due(since, step, asked=asked):
+            self._save(wait=False)
+        else:
+            self._saver.prepare(self._members)  # long before the first one is due: it takes seconds
+
+    def close(self, *, is_complete: bool, has_failed: bool = False) -> None:
+        """Let a save end. ``is_complete``: all steps are done, so their result is saved, too. Idempotent."""
+        if is_complete and self._last_saved != self._state.step:
+            self._save(wait=True)
+        self._saver.close(ENDING_S if has_failed else None)
+
+    def _save(self, *, wait: bool) -> None:
+        step = self._last_saved = self._state.step
+        self._saver.save(self._state.capture, step=step, generation=self._generation, members=self._members, wait=wait)
+
+    def _tell(self, outcome: CheckpointOutcome) -> None:
+        fields: dict[str, Any] = {"step": outcome.step}
+        if outcome.error:
+            self._publish(CheckpointFailed, reason=outcome.error, **fields)
+            return
+        self._publish(
+            CheckpointSaved,
+            path=outcome.path,
+            size_bytes=outcome.size_bytes,
+            stall_s=outcome.stall_s,
+            took_s=outcome.took_s,
+            **fields,
+        )
