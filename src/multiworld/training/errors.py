@@ -160,3 +160,39 @@ class LoaderWorkerError(TrainingError):
             f"{self.what} They were loading samples {', '.join(self.samples) or '(none)'}. Look at the memory of this "
             "host (the kernel kills what takes too much), or load these samples with num_workers=0 to see what happens"
         )
+
+
+class BadStepError(TrainingError):
+    """A step was bad, and the job was told to end then, or nothing else helped. The same error on all ranks.
+
+    Fields: ``step``, ``reason``, ``num_in_a_row``: how many bad steps there were one after the other.
+    """
+
+    def __init__(self, step: int, reason: str, num_in_a_row: int) -> None:
+        super().__init__(step, reason, num_in_a_row)
+        self.step, self.reason, self.num_in_a_row = step, reason, num_in_a_row
+
+    def __str__(self) -> str:
+        if self.num_in_a_row > 1:
+            return (
+                f"step {self.step} is bad, as were the {self.num_in_a_row - 1} before: {self.reason}. Neither skipping "
+                "nor rolling back helps any more: go back to an older checkpoint, or lower the learning rate"
+            )
+        return (
+            f"step {self.step} is bad: {self.reason}. No optimizer ran in it. Look at its data and the learning rate, "
+            "or give join() on_bad_step='skip' or 'rollback'"
+        )
+
+
+class MiscomputingError(TrainingError):
+    """This process gave wrong results again after it got its state anew. Fields: ``rank``, ``step``, ``reason``."""
+
+    def __init__(self, rank: int, step: int, reason: str) -> None:
+        super().__init__(rank, step, reason)
+        self.rank, self.step, self.reason = rank, step, reason
+
+    def __str__(self) -> str:
+        return (
+            f"rank {self.rank} is wrong again in step {self.step}: {self.reason}. The others go on without it. Its "
+            "host may compute or store wrongly: test its memory and its device, or drain it"
+        )

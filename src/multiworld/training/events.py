@@ -141,3 +141,84 @@ class TrainingEnded(TrainingEvent):
     step: int
     reason: str = ""
     error: str = ""
+
+
+@message("slow_rank")
+@dataclass(frozen=True, kw_only=True)
+class SlowRank(TrainingEvent):
+    """A rank needs ``factor`` times as long as the others for its own work; most is lost in ``part``.
+
+    ``part_factor``: how many times as long it needs for that part. Reported once until it has recovered, by the first
+    member only.
+    """
+
+    step: int
+    slow_rank: int
+    factor: float
+    part: str
+    part_factor: float
+
+
+@message("slow_rank_recovered")
+@dataclass(frozen=True, kw_only=True)
+class SlowRankRecovered(TrainingEvent):
+    """A rank that was slow is as fast as the others again."""
+
+    step: int
+    slow_rank: int
+
+
+@message("replicas_diverged")
+@dataclass(frozen=True, kw_only=True)
+class ReplicasDiverged(TrainingEvent):
+    """Replicas differ in what must be equal. ``name``: the first tensor that differs, of ``num_names``.
+
+    ``wrong``: the ranks that differ from the majority. Empty: there is no majority, as with two replicas; the ranks
+    ``differing`` were compared. ``removed``: those that give up their state and come back as newcomers.
+    """
+
+    step: int
+    name: str
+    num_names: int
+    wrong: tuple[int, ...]
+    differing: tuple[int, ...]
+    removed: tuple[int, ...]
+
+
+@message("miscomputed")
+@dataclass(frozen=True, kw_only=True)
+class Miscomputed(TrainingEvent):
+    """A rank computed a micro-batch twice, and the gradient of ``name`` was another one the second time.
+
+    ``is_removed``: it gives up its state. If most ranks miscompute, nobody does: the program is not deterministic.
+    """
+
+    step: int
+    wrong_rank: int
+    name: str
+    is_removed: bool
+
+
+@message("bad_step")
+@dataclass(frozen=True, kw_only=True)
+class BadStep(TrainingEvent):
+    """Gradients or values of a step are not finite, or its loss is a spike. ``reason`` says which.
+
+    ``action``: ``report`` (nothing is done), ``raise``, ``skip`` or ``rollback``. ``back_to``: with the last, the step
+    whose state all have again; the data goes on.
+    """
+
+    step: int
+    reason: str
+    action: str
+    back_to: int | None = None
+
+
+@message("leave_asked")
+@dataclass(frozen=True, kw_only=True)
+class LeaveAsked(TrainingEvent):
+    """This member was asked to go, and does so after step ``step``. ``seconds_left``: as a notice said, if one did."""
+
+    step: int
+    reason: str
+    seconds_left: float | None = None

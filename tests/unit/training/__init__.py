@@ -1,1 +1,1 @@
-"""Unit tests of training, one folder for each of its folders."""
+"""Tests of resilient training."""

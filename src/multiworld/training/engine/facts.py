@@ -25,7 +25,8 @@ class Facts:
     be admitted, as far as it knows. ``is_ready``: it has the state, and may be given micro-batches. ``save``: a
     checkpoint after this step was asked for. ``unused``: parameters without a gradient here; ``changed``: buffers that
     a forward has changed here; by index. ``late``: buckets that got gradients after their reduction had begun.
-    ``member``: its id.
+    ``member``: its id. ``miscomputed``: the first parameter whose gradient was another one when a micro-batch was
+    computed a second time.
     """
 
     step: int
@@ -42,3 +43,4 @@ class Facts:
     unused: tuple[int, ...] = ()
     late: tuple[int, ...] = ()
     changed: tuple[int, ...] = ()
+    miscomputed: str = ""
