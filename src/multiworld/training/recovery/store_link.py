@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from ...errors import MultiworldError, StoreError
 from ...store.tcp import TCPStore
-from ...wire.progress.waiting import wait_blocking
+from ...wire.progress.operation import Operation
+from ...wire.progress.waiting import OperationCancelled, wait_blocking
 from ...world.launcher.process_link import process_link
 from ...world.manager import WorldManager
 
@@ -36,6 +37,7 @@ class StoreLink:
         self._seeker: threading.Thread | None = None
         self._last_error: StoreError | None = None
         self._is_closed = False
+        self._next_place: Operation[None] | None = None
         self._closing = threading.Event()
 
     def store_nowait(self) -> TCPStore | None:
@@ -62,6 +64,8 @@ class StoreLink:
         self._closing.set()
         if seeker is not None:
             seeker.join()
+        if self._next_place is not None:
+            self._next_place.cancel_or_undo(OperationCancelled())
         if self._store is not None:
             self._store.close()
 
@@ -95,13 +99,28 @@ class StoreLink:
             self._changed.notify_all()
 
     def _connect(self) -> TCPStore:
-        store = wait_blocking(self._manager.start_store_client(self._url or _launchers_store(), DIAL_S))
+        url = self._url or _launchers_store()
+        store = wait_blocking(self._manager.start_store_client(url, DIAL_S))
         try:
+            if self._url is None:
+                self._leave_once_moved(store, url)
             self._introduce(store)
         except BaseException:
             store.close()
             raise
         return store
+
+    def _leave_once_moved(self, store: TCPStore, url: str) -> None:
+        """Close the store when the launcher has another one: a host that is cut off neither answers nor closes."""
+        link = process_link()
+        place = None if link is None else link.place
+        if link is None or store.lost_reason is not None or self._closing.is_set():
+            return
+        if place is not None and place.store and place.store != url:
+            store.close()
+            return
+        self._next_place = waiting = link.next_place(place)
+        waiting.add_callback(lambda done: None if done.error is not None else self._leave_once_moved(store, url))
 
     def _lost(self, store: TCPStore) -> None:
         """On the progress thread: the store is lost."""
