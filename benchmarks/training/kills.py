@@ -13,7 +13,6 @@ from multiworld.bench.report import Bound, Line
 from multiworld.bench.samples import median, percentile
 
 from ..elastic.job import TrialFailed
-from ..elastic.journal import Entry
 from .orders import PHASES
 from .run import Run, Strike
 from .sides import OURS, TORCHFT, TORCHRUN
@@ -76,7 +75,7 @@ def _kill_once(run: Run, rank: int, phase: str, found: Kills, after: float) -> f
     took = run.recovery_s(strike, RECOVER_S)
     run.await_steady(after=strike.at, steps=1, timeout_s=REPLACED_S)
     entries = [entry for entry in run.journal.entries if entry.at > strike.at]
-    rejoin = min(entry.at for entry in entries if _is_of_replacement(entry, strike)) - strike.at
+    rejoin = _rejoined(run, strike) - strike.at
     pause = _longest_pause(run, strike, strike.at + took, strike.at + rejoin)
     found.seconds.append(took)
     found.by_phase.setdefault(phase, []).append(took)
@@ -104,8 +103,15 @@ def _strike(run: Run, rank: int, phase: str) -> Strike:
     return second
 
 
-def _is_of_replacement(entry: Entry, strike: Strike) -> bool:
-    return entry.event == "commit" and entry.pid not in strike.survivors
+def _rejoined(run: Run, strike: Strike) -> float:
+    """Return when the last replacement of those that were struck committed its first step."""
+    hit = {entry.pid for entry in strike.entries}
+    first: dict[int, float] = {}
+    for pid, commits in run.commits(strike.at).items():
+        rank = int(commits[0]["rank"])
+        if rank in strike.ranks and pid not in hit:
+            first[rank] = commits[0].at
+    return max(first.values())
 
 
 def _longest_pause(run: Run, strike: Strike, begin: float, end: float) -> float:

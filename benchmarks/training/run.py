@@ -115,6 +115,8 @@ class Run:
                 meeting += ["--local-addr", "127.0.0.1"]
             side = side.having(side.name, launcher=meeting)
         env = {**os.environ, **side.environment, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+        if side.is_ours:
+            env.setdefault("LOGLEVEL", "INFO")
         node = Node(
             name,
             side.command(self.num_replicas, self._options),

@@ -1,4 +1,4 @@
-"""What is trained: a byte-level GPT on the standard library's source, and a CNN on the digits of scikit-learn."""
+"""What is trained: a byte-level GPT on the standard library, a CNN on the digits of scikit-learn, and a tiny one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-__all__ = ["TASKS", "Batch", "Digits", "Gpt", "Sample", "SourceBytes", "Task"]
+__all__ = ["TASKS", "Batch", "Clusters", "Digits", "Gpt", "Sample", "SourceBytes", "Task"]
 
 Batch = list[Tensor]
 Sample = tuple[Tensor, Tensor, int]
@@ -71,6 +71,22 @@ class Digits(Dataset[Sample]):
         return self._images[index], self._classes[index], index
 
 
+class Clusters(Dataset[Sample]):
+    """Points around four centres, ``[8]`` float32, with the number of the centre, and the index: cheap to learn."""
+
+    def __init__(self, num_samples: int = 480) -> None:
+        drawn = torch.Generator().manual_seed(0)
+        self._classes = torch.arange(num_samples) % 4
+        centres = torch.randn(4, 8, generator=drawn)
+        self._points = centres[self._classes] + torch.randn(num_samples, 8, generator=drawn)
+
+    def __len__(self) -> int:
+        return len(self._classes)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self._points[index], self._classes[index], index
+
+
 class _Block(nn.Module):
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -114,6 +130,10 @@ def _cnn(dropout: float) -> nn.Module:
     )
 
 
+def _perceptron(dropout: float) -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Dropout(dropout), nn.Linear(32, 4))
+
+
 @dataclass(frozen=True)
 class Task:
     """``make``: a model with that dropout. ``middle``: the module of it in whose forward and backward faults happen."""
@@ -135,4 +155,5 @@ class Task:
 TASKS = {
     "gpt": Task(lambda dropout: Gpt(dropout=dropout), SourceBytes, lambda model: model.get_submodule("blocks.1"), 3e-4),
     "digits": Task(_cnn, Digits, lambda model: model.get_submodule("2"), 1e-3),
+    "clusters": Task(_perceptron, Clusters, lambda model: model.get_submodule("1"), 1e-3),
 }

@@ -32,6 +32,7 @@ class Worker:
         parser.add_argument("--orders", type=Path)
         parser.add_argument("--checkpoint", type=Path)
         parser.add_argument("--checkpoint-every", type=int, default=20)
+        parser.add_argument("--pause-s", type=float, default=0.0, help="in each step")
         parser.add_argument("--ids", action="store_true", help="write down the samples")
         self.options = parser.parse_args()
         torch.set_num_threads(1)
@@ -48,6 +49,7 @@ class Worker:
         self._computed[step] = self._computed.get(step, 0) + 1
         if self.options.ids:
             self._ids.setdefault(step, []).extend(indices.tolist())
+            self.journal.write("computed", step=step, ids=indices.tolist())
 
     def committed(self, step: int, *, replicas: int, loss: float | None = None, **more: Any) -> None:
         ids = self._ids.pop(step, [])

@@ -33,6 +33,7 @@ EXPECTED = {
 }
 LAUNCHED = "elastic_worlds.py"
 LAUNCHED_TRAININGS = {"train_ddp.py", "train_ddp_worlds.py"}  # run by tests/process/test_launched_training.py
+REPLICAS = "train_replicas.py"  # run by tests/process/test_training_example.py
 FORERUNNERS = {"multiworld_asyncio.py", "single_world.py"}  # they go on until they are killed
 GENERATION = "serve_gpt.py"  # run by tests/process/test_serving_generation.py
 
@@ -46,6 +47,7 @@ def test_every_example_is_run_here() -> None:
         LAUNCHED,
         *LAUNCHED_TRAININGS,
         GENERATION,
+        REPLICAS,
     }
 
 

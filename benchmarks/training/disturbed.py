@@ -1,0 +1,206 @@
+"""Replicas that are stopped or cut off, agents that are killed, and failures in the middle of a recovery."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+from multiworld.bench.report import Bound, Line
+from multiworld.bench.samples import median, percentile
+from multiworld.testing import Network, hosts_available
+from multiworld.world.liveness import DEFAULT_LEASE_S
+
+from ..elastic.job import TrialFailed
+from .run import Run
+from .sides import OURS
+
+__all__ = ["agents", "cuts", "doubles", "stops"]
+
+ENDLESS = ["--steps", "1000000"]
+HANG_S = 10.0
+PORT = 29400
+WITHIN = Bound.at_most(DEFAULT_LEASE_S + 1.0)
+
+
+def stops(alternations: int) -> list[Line]:
+    """SIGSTOP of one of four in a phase; then it is let go on, and must not commit anything."""
+    took: list[float] = []
+    late = 0
+    with Run(OURS, options=ENDLESS) as run:
+        run.start()
+        after = 0.0
+        for number in range(max(alternations, 5)):
+            run.await_steady(after=after)
+            strike = run.strike(
+                [number % 4], ("forward", "all-reduce", "commit", "backward")[number % 4], signal.SIGSTOP
+            )
+            took.append(run.recovery_s(strike, HANG_S))
+            after = strike.at
+            for entry in strike.entries:
+                _signal(entry.pid, signal.SIGCONT)
+            run.await_steady(after=after, steps=2)
+            late += sum(len(run.commits(after).get(entry.pid, ())) for entry in strike.entries)
+            print(f"  stopped {number + 1}: {took[-1]:.2f} s", flush=True)
+    return [
+        _times("stopped, until the survivors' next step", took, WITHIN),
+        Line(name="steps committed by a stopped replica", unit="", value=late, bound=Bound.at_most(0)),
+    ]
+
+
+def cuts(alternations: int) -> list[Line]:
+    """One of three hosts, a replica on each, is cut off: another than the first, then the one with the store."""
+    reason = hosts_available()
+    if reason is not None:
+        return [Line.not_measured("cut off", reason)]
+    lines = []
+    for name, index in (("a host of three cut off", 2), ("the coordinator's host cut off", 0)):
+        took, both, failed = [], 0, 0
+        for number in range(alternations):
+            try:
+                seconds, commits = _cut(index)
+            except TrialFailed as error:
+                failed += 1
+                print(f"  {name}: {error}", file=sys.stderr)
+                continue
+            took.append(seconds)
+            both += commits
+            print(f"  {name} {number + 1}: {seconds:.2f} s, {commits} steps on the other side", flush=True)
+        if took:
+            lines.append(_times(f"{name}, until the others' next step", took, WITHIN))
+        lines += [
+            Line(name=f"{name}: steps committed on both sides", unit="", value=both, bound=Bound.at_most(0)),
+            Line(name=f"{name}: trials without a next step", unit="", value=failed, bound=Bound.at_most(0)),
+        ]
+    return lines
+
+
+def _cut(index: int) -> tuple[float, int]:
+    """Return how long the others stood still, and how many steps the lone one committed after they went on."""
+    with Network(3) as network:
+        hosts = network.hosts
+        with Run(OURS, 1, ENDLESS) as run:
+            endpoint = f"{hosts[0].address}:{PORT}"
+            for number, host in enumerate(hosts):
+                run.start_node(host, endpoint=endpoint, num_hosts=3)
+                if number == 0:
+                    run.wait(lambda: "this agent coordinates" in run.nodes[0].output, 30.0, "a coordinator")
+            before = run.await_steady(3)
+            pids = {node: set(node.others()) for node in run.nodes}
+            (cut_off,) = [pid for pid in before.values() if pid in pids[run.nodes[index]]]
+            others = [pid for pid in before.values() if pid != cut_off]
+            at = hosts[index].cut()
+
+            def back() -> list[float]:
+                commits = run.commits(at)
+                found = [[each.at for each in commits.get(pid, ()) if each["replicas"] < 3] for pid in others]
+                return [times[0] for times in found if times]
+
+            run.wait(lambda: len(back()) == len(others), 3 * HANG_S, "the others' next step")
+            time.sleep(DEFAULT_LEASE_S + 1.0)  # what the lone one does meanwhile is looked at
+            run.journal.read()
+            steps = {each["step"] for pid in others for each in run.commits(at).get(pid, ())}
+            doubled = [each for each in run.commits(min(back())).get(cut_off, ()) if each["step"] in steps]
+            return max(back()) - at, len(doubled)
+
+
+def agents(alternations: int) -> list[Line]:
+    """Of three agents with two replicas each the coordinator's is killed, or another one: training goes on."""
+    lines = []
+    for name, index in (("the coordinator and its store killed", 0), ("another agent killed", 1)):
+        took, failed = [], 0
+        for _ in range(alternations):
+            try:
+                took.append(_kill_agent(index))
+                print(f"  {name}: {took[-1]:.2f} s", flush=True)
+            except TrialFailed as error:
+                failed += 1
+                print(f"  {name}: {error}", file=sys.stderr)
+        if took:
+            lines.append(_times(f"{name}, until the others' next step", took, Bound.at_most(HANG_S)))
+        lines.append(Line(name=f"{name}: trainings that did not go on", unit="", value=failed, bound=Bound.at_most(0)))
+    return lines
+
+
+def _kill_agent(index: int) -> float:
+    with Run(OURS, 2, ENDLESS) as run:
+        for number in range(3):
+            run.start_node(num_hosts=3)
+            if number == 0:
+                run.wait(lambda: "this agent coordinates" in run.nodes[0].output, 30.0, "a coordinator")
+        before = run.await_steady(6)
+        pids = set(run.nodes[index].others())
+        others = [pid for pid in before.values() if pid not in pids]
+        at = run.nodes[index].kill_agent()
+
+        def back() -> list[float]:
+            commits = run.commits(at)
+            found = [[each.at for each in commits.get(pid, ()) if each["replicas"] < 6] for pid in others]
+            return [times[0] for times in found if times]
+
+        run.wait(lambda: len(back()) == len(others), 3 * HANG_S, "the others' next step")
+        return max(back()) - at
+
+
+def doubles(num_schedules: int, seed: int) -> list[Line]:
+    """Two killed at once, or the second up to a second after the first: in its recovery, or while state is sent."""
+    random_ = random.Random(seed)
+    took: list[float] = []
+    failed = 0
+    done = 0
+    while done < num_schedules:
+        with Run(OURS, options=ENDLESS) as run:
+            try:
+                run.start()
+                after = 0.0
+                while done < num_schedules:
+                    done += 1
+                    run.await_steady(after=after, steps=2)
+                    first, second = random_.sample(range(4), 2)
+                    delay_s = random_.choice([0.0, random_.uniform(0, 0.3), random_.uniform(0, 3.0)])
+                    after, seconds = _double(run, first, second, delay_s)
+                    took.append(seconds)
+                    print(f"  two killed, {delay_s:.2f} s apart: {seconds:.2f} s", flush=True)
+            except TrialFailed as error:
+                failed += 1
+                print(f"  two killed: {error}", file=sys.stderr)
+                run.show()
+    return [
+        _times("two killed, until the survivors' next step", took, Bound.at_most(HANG_S), percent=100),
+        Line(name="two killed: no next step within 10 s", unit="", value=failed, bound=Bound.at_most(0)),
+    ]
+
+
+def _double(run: Run, first: int, second: int, delay_s: float) -> tuple[float, float]:
+    before = run.working(4, 0.0, 1)
+    run.strike([first], "all-reduce")
+    time.sleep(delay_s)
+    at = time.monotonic()
+    _signal(before[second], signal.SIGKILL)
+    survivors = [pid for rank, pid in before.items() if rank not in (first, second)]
+
+    def back() -> list[float]:
+        commits = run.commits(at)
+        found = [[each.at for each in commits.get(pid, ()) if each["step"] > step + 1] for pid in survivors]
+        return [times[0] for times in found if times]
+
+    run.journal.read()
+    step = max(int(entry["step"]) for entry in run.journal.entries if entry.event in ("commit", "strike"))
+    run.wait(lambda: len(back()) == len(survivors), HANG_S, "the survivors' next steps")
+    return at, max(back()) - at
+
+
+def _signal(pid: int, signum: int) -> None:
+    try:
+        os.kill(pid, signum)
+    except ProcessLookupError:
+        return  # it is gone
+
+
+def _times(name: str, seconds: Sequence[float], bound: Bound, percent: float = 95) -> Line:
+    """Return a line of the slowest: the bound holds every time."""
+    details = {"median": median(seconds), "best": min(seconds), "trials": float(len(seconds))}
+    return Line(name=name, unit="s", value=percentile(seconds, percent), bound=bound, details=details)

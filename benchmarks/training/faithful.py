@@ -1,0 +1,225 @@
+"""Whether a training with failures is the training without: losses, bits, samples, and what is left behind."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from multiworld.bench.report import Bound, Line
+from multiworld.bench.samples import median
+
+from ..elastic.job import TrialFailed
+from ..elastic.journal import Entry
+from .run import Run, Strike
+from .sides import OURS
+
+__all__ = ["exact", "growth", "losses", "samples"]
+
+STEPS, FAILURES = 200, 5
+END_S = 240.0
+PLACES = ("forward", "backward", "all-reduce", "commit", "optimizer")
+
+
+@dataclass
+class Course:
+    """What one training did: the loss of each step, the ends of its ranks, and what each step had."""
+
+    losses: dict[int, float] = field(default_factory=dict)
+    ends: dict[int, Entry] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
+    strikes: list[Strike] = field(default_factory=list)
+    disagreements: int = 0
+
+    @property
+    def digests(self) -> set[str]:
+        """Of the model and the optimizer on every rank: one, if all are equal."""
+        return {f"{entry['digest']} {entry['optimizer']}" for entry in self.ends.values()}
+
+
+def follow(
+    options: Sequence[str], *, replicas: int = 4, failures: int = 0, seed: int = 0, steps: int = STEPS
+) -> Course:
+    """Train, with so many kills at random places on the way, and return what it did."""
+    random_ = random.Random(seed)
+    course = Course()
+    with Run(OURS, replicas, [*options, "--steps", str(steps)]) as run:
+        run.start()
+        after = 0.0
+        for number in range(failures):
+            due = (number + 1) * steps // (failures + 2)
+            run.await_steady(after=after, steps=2)
+            run.wait(lambda due=due: _newest(run) >= due, END_S, f"step {due}")  # type: ignore[misc]
+            strike = run.strike([random_.randrange(replicas)], random_.choice(PLACES))
+            course.strikes.append(strike)
+            after = strike.at
+        course.ends = run.finish(END_S)
+        course.entries = list(run.journal.entries)
+    for entry in course.entries:
+        if entry.event == "commit":
+            known = course.losses.setdefault(entry["step"], entry["loss"])
+            course.disagreements += known != entry["loss"]
+    if sorted(course.losses) != list(range(steps)):
+        raise TrialFailed(f"steps are missing: {set(range(steps)) - set(course.losses)}")
+    return course
+
+
+def losses(alternations: int) -> list[Line]:
+    """The loss of each step with five failures, against none; without dropout, as sums are rounded in another order."""
+    lines = []
+    for task in ("digits", "gpt"):
+        options = ["--task", task, "--dropout", "0"]
+        plain = follow(options)
+        worst, final, unequal = [], [], 0
+        for number in range(alternations):
+            struck = follow(options, failures=FAILURES, seed=number)
+            deviations = [abs(struck.losses[step] / loss - 1) for step, loss in plain.losses.items()]
+            worst.append(max(deviations))
+            final.append(deviations[-1])
+            unequal += (len(struck.digests) != 1) + struck.disagreements
+            print(f"  losses, {task} {number + 1}: worst {worst[-1]:.2e}, last {final[-1]:.2e}", flush=True)
+        name = f"{task}: relative deviation of the loss of {STEPS} steps, {FAILURES} failures"
+        lines += [
+            Line(
+                name=name,
+                unit="",
+                value=max(worst),
+                bound=Bound.at_most(1e-6),
+                details={"median": median(worst), "last step": median(final)},
+            ),
+            Line(name=f"{task}: ranks that differ in the end", unit="", value=unequal, bound=Bound.at_most(0)),
+        ]
+    return lines
+
+
+def exact(alternations: int) -> list[Line]:
+    """With ``exact=True`` and dropout: the same bits with failures, and with other numbers of replicas."""
+    options = ["--exact", "--dropout", "0.1"]
+    plain = follow(options)
+    courses = {f"{FAILURES} failures, {number + 1}": _struck(options, number) for number in range(alternations)}
+    for replicas in (1, 2, 3):
+        courses[f"{replicas} replicas"] = follow(options, replicas=replicas)
+    different = {
+        name: sum(course.losses[step] != loss for step, loss in plain.losses.items())
+        + (course.digests != plain.digests)
+        for name, course in courses.items()
+    }
+    for name, count in different.items():
+        print(f"  exact, {name}: {count} differences", flush=True)
+    return [
+        Line(
+            name=f"exact: trainings of {len(courses)} that are not bit-identical",
+            unit="",
+            value=sum(count > 0 for count in different.values()),
+            bound=Bound.at_most(0),
+        )
+    ]
+
+
+def _struck(options: Sequence[str], seed: int) -> Course:
+    return follow(options, failures=FAILURES, seed=seed)
+
+
+def samples(num_schedules: int, seed: int) -> list[Line]:
+    """Random kills: every sample of each step in exactly one committed micro-batch, whoever computed it."""
+    wrong = batches = failed = 0
+    for number in range(num_schedules):
+        try:
+            course = follow(["--ids", "--task", "digits"], failures=2, seed=seed + number, steps=80)
+        except TrialFailed as error:
+            failed += 1
+            print(f"  samples, seed {seed + number}: {error}", file=sys.stderr, flush=True)
+            continue
+        found = count_samples(course.entries)
+        wrong += found[0]
+        batches += found[1]
+        print(f"  samples, seed {seed + number}: {found[0]} wrong, {found[1]} steps of another size", flush=True)
+    return [
+        Line(
+            name=f"samples not committed once, in {num_schedules} kill schedules",
+            unit="",
+            value=wrong,
+            bound=Bound.at_most(0),
+        ),
+        Line(name="steps with another global batch", unit="", value=batches, bound=Bound.at_most(0)),
+        Line(name="schedules that failed", unit="", value=failed, bound=Bound.at_most(0)),
+    ]
+
+
+def count_samples(entries: Sequence[Entry], global_batch: int = 32, num_samples: int = 1797) -> tuple[int, int]:
+    """Return how many samples were missing or doubled in their step, and how many steps had another size.
+
+    A process that died after its gradients counted did not say ``commit``: what it had computed counts if nobody else
+    has computed it.
+    """
+    by_step: dict[int, Counter[int]] = {}
+    died: dict[int, list[int]] = {}
+    committed = {(entry.pid, entry["step"]) for entry in entries if entry.event == "commit"}
+    for entry in entries:
+        if entry.event == "commit":
+            by_step.setdefault(entry["step"], Counter()).update(entry.fields.get("ids", ()))
+        elif entry.event == "computed" and (entry.pid, entry["step"]) not in committed:
+            died.setdefault(entry["step"], []).extend(entry["ids"])
+    wrong = sizes = 0
+    epoch: Counter[int] = Counter()
+    for step, ids in sorted(by_step.items()):
+        if ids.total() < global_batch:
+            ids.update(each for each in died.get(step, ()) if each not in ids)
+        sizes += ids.total() != global_batch
+        wrong += sum(count != 1 for count in ids.values())
+        epoch.update(ids)
+    epochs = len(by_step) * global_batch // num_samples
+    wrong += sum(count > epochs + 2 for count in epoch.values())
+    return wrong, sizes
+
+
+def growth(num_kills: int) -> list[Line]:
+    """What the process of rank 0 has open, after kills and joins of the others one after the other."""
+    with Run(OURS, options=["--steps", "1000000", "--count-resources"]) as run:
+        run.start()
+        after = 0.0
+        kept = run.await_steady(steps=45)[0]
+        first: list[int] = []
+        for number in range(num_kills + 5):
+            if number == 5:  # the first ones load code
+                run.await_steady(after=after, steps=25)
+                first = _resources(run, kept)
+            run.await_steady(after=after, steps=2)
+            strike = run.strike([1 + number % 3], PLACES[number % len(PLACES)])
+            run.recovery_s(strike, 10.0)
+            after = strike.at
+            print(f"  growth, kill {number + 1}: {_resources(run, kept)}", flush=True)
+        run.await_steady(after=after, steps=25)
+        last = _resources(run, kept)
+    growths = [end - begin for begin, end in zip(first, last, strict=True)]
+    return [
+        Line(
+            name=f"descriptors more after {num_kills} kills and joins",
+            unit="",
+            value=growths[0],
+            bound=Bound.at_most(0),
+        ),
+        Line(name=f"threads more after {num_kills} kills and joins", unit="", value=growths[1], bound=Bound.at_most(0)),
+        Line(
+            name=f"memory after {num_kills} kills and joins, of that before",
+            unit="%",
+            value=100 * growths[2] / first[2],
+            bound=Bound.at_most(5.0),
+            details={"MB before": first[2] / 1e6, "MB after": last[2] / 1e6},
+        ),
+    ]
+
+
+def _resources(run: Run, pid: int) -> list[int]:
+    run.journal.read()
+    found = [entry["resources"] for entry in run.journal.entries if entry.pid == pid and "resources" in entry.fields]
+    return list(found[-1]) if found else []
+
+
+def _newest(run: Run) -> int:
+    for entry in reversed(run.journal.entries):
+        if entry.event == "commit":
+            return int(entry["step"])
+    return -1

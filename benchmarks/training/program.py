@@ -1,0 +1,132 @@
+"""Our side: the loop of the documentation, which tells what it commits, and obeys orders to strike itself."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from multiworld import training
+from multiworld.process.facts import count_threads, open_descriptors, rss_bytes
+from multiworld.training.events import MembershipChanged, RecoveryPhase, StateReceived, StepCommitted, TrainingEvent
+from multiworld.training.recovery.transfer import TAG
+from multiworld.world.world import World
+
+from .orders import Orders
+from .worker import Worker
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--min-replicas", type=int, default=1)
+    parser.add_argument("--lease-s", type=float)
+    parser.add_argument("--scheduler", action="store_true")
+    parser.add_argument("--count-resources", action="store_true")
+    parser.add_argument("--save-every", type=int, default=0)
+    parser.add_argument("--sync", choices=("diloco", "local-sgd"))
+    parser.add_argument("--sync-every", type=int, default=50)
+    parser.add_argument("--replay-every", type=int, default=0)
+    worker = Worker(parser, int(os.environ["RANK"]))
+    options, task = worker.options, worker.task
+    _watch_channel(worker.orders)
+    lease = {} if options.lease_s is None else {"lease_s": options.lease_s}
+    job = training.join("bench", min_replicas=options.min_replicas, exact=options.exact, seed=0, **lease)
+    model = job.replicate(task.model(dropout=options.dropout))
+    optimizer = job.optimizer(torch.optim.AdamW(model.parameters(), lr=task.lr))
+    loader = job.loader(
+        task.dataset(),
+        global_batch=options.global_batch,
+        micro_batch=options.micro_batch,
+        shuffle=True,
+        seed=0,
+    )
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer)
+    job.track(scheduler=scheduler)
+    job.listen(_reporter(worker, options.count_resources))
+    worker.orders.watch(task.middle(model), optimizer)
+    for step in job.steps(loader, total=options.steps):
+        worker.orders.begin(step.index)
+        time.sleep(options.pause_s)
+        with step:
+            for batch in step:
+                worker.computes(step.index, batch[2])
+                with worker.orders.slowed("backward"):
+                    loss = task.loss(model, batch)
+                    loss.backward()  # type: ignore[no-untyped-call]
+                step.record(loss=loss)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            scheduler.step()
+    worker.ended(model, optimizer=_digest_of(optimizer.state_dict()))
+
+
+def _reporter(worker: Worker, counts: bool) -> Callable[[TrainingEvent], None]:
+    def tell(event: TrainingEvent) -> None:
+        if isinstance(event, StepCommitted):
+            loss = event.values.get("loss")
+            more: dict[str, Any] = {"redone": event.redone, "generation": event.generation}
+            if counts and event.step % 10 == 0:
+                more["resources"] = (len(open_descriptors()), count_threads(), rss_bytes())
+            worker.committed(event.step, replicas=event.replicas, loss=loss, **more)
+        elif isinstance(event, RecoveryPhase):
+            worker.journal.write("phase", name=event.name, step=event.step, took_s=event.took_s)
+        elif isinstance(event, MembershipChanged):
+            worker.journal.write("members", step=event.step, ranks=event.ranks, generation=event.generation)
+        elif isinstance(event, StateReceived):
+            worker.journal.write("state", step=event.step, size_bytes=event.size_bytes, took_s=event.took_s)
+        else:
+            worker.journal.write(type(event).__name__, step=getattr(event, "step", None))
+
+    return tell
+
+
+def _watch_channel(orders: Orders) -> None:
+    """Reach ``all-reduce``, ``commit`` and ``transfer`` right after the operation of that phase was begun."""
+
+    def after(name: str, phase: Callable[..., str | None]) -> None:
+        begin = getattr(World, name)
+
+        def watched(world: World, *arguments: Any, **options: Any) -> Any:
+            operation = begin(world, *arguments, **options)
+            reached = phase(*arguments)
+            if reached is not None:
+                orders.reach(reached)
+            return operation
+
+        setattr(World, name, watched)
+
+    after("start_all_reduce", lambda *_: "all-reduce")
+    after("start_all_to_all", lambda *_: "all-reduce")
+    after("start_all_gather", lambda rows, mine, *_: "commit" if mine.dtype is torch.uint8 else None)
+    after("start_send_tensors", lambda tensors, peer, tag, *_: "transfer" if tag == TAG else None)
+    after("start_recv_tensors", lambda peer, tag, *_: "receive" if tag == TAG else None)
+
+
+def _digest_of(state: Any) -> str:
+    found = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            found.update(value.detach().contiguous().numpy().tobytes())
+        elif isinstance(value, dict):
+            for key in sorted(value, key=str):
+                found.update(str(key).encode())
+                add(value[key])
+        elif isinstance(value, list | tuple):
+            for each in value:
+                add(each)
+        else:
+            found.update(repr(value).encode())
+
+    add(state)
+    return found.hexdigest()[:16]
+
+
+if __name__ == "__main__":
+    main()
