@@ -347,8 +347,13 @@ class Job:
             trainer.saved_step, trainer.restart = self._keeper.saved_step, self._keeper.restart
             trainer.own_facts = self._own_facts
         trainer.full_size = self.world_size
+        trainer.num_wanted = self._num_wanted
         trainer.may_skip_optimizer = any(isinstance(part, torch.amp.GradScaler) for part in self.state.parts.values())
         return trainer
+
+    def _num_wanted(self) -> int:
+        place = launcher_place()
+        return self.world_size if place is None else place.world_size
 
     def leave(self) -> None:
         """Leave the training after the present step, and hand everything over: ``steps`` ends then. Any thread."""

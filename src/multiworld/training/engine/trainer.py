@@ -32,6 +32,8 @@ from .step import Step, StepChange, StepPhase
 logger = logging.getLogger(__name__)
 
 MAX_TRIES = 3
+LINGER_S = 10.0  # for a lost replica to come back before the training ends; the launcher starts it within 1 s or so
+LOOK_S = 0.05
 
 
 class RepeatStep(Exception):
@@ -138,6 +140,8 @@ class Trainer:
         self.has_left = False
         self.failure = ""
         """The error with which the program left a step's block."""
+        self.num_wanted: Callable[[], int] = lambda: 1
+        """How many members the launcher starts at present."""
         self.full_size = 1
         """How many members there are when all are there."""
         self._may_overlap = True
@@ -149,13 +153,12 @@ class Trainer:
     def steps(self, total: int | None) -> Iterator[Step]:
         """Yield each step until ``total`` are committed, the data is over, or this member leaves."""
         self._join(total)
-        while not self._is_over():
+        while not self._is_over() or not self._end():
             if self._receiving is not None:
                 yield from self._catch_up()
                 if self.has_left:
                     return
-                if not self._has_state:
-                    continue
+                continue
             step = self._new_step(self.state.step)
             yield step
             if step.phase is StepPhase.NEW:
@@ -183,17 +186,13 @@ class Trainer:
         """After a step: end, or admit newcomers and let members go. True: this member is done."""
         self._sendings = [each for each in self._sendings if not each.is_done]
         outcome = self._outcome
-        is_last = self._is_over()
-        if not (is_last or outcome.leaving or outcome.newcomers):
+        if self._is_over() or not (outcome.leaving or outcome.newcomers):
             return False
         try:
             self.team.world.blocking.barrier()  # all know that the step counts, before anybody goes
         except (WorldBrokenError, WorldClosedError) as error:
             self._advance(error)
-            return self._between_steps() if is_last else False
-        if is_last:
-            self._hand_over()
-            return True
+            return False
         if self.team.place in outcome.leaving:
             self.has_left = True
             return True
@@ -201,6 +200,35 @@ class Trainer:
             self.team.leaves(sorted(outcome.leaving))
         self._advance(None)
         return False
+
+    def _end(self) -> bool:
+        """After the last step: end together. False: this member has lost the state, and has to get it anew.
+
+        A replica that was lost shortly before comes back meanwhile: it gets the state of the end, and ends with it.
+        """
+        while self._has_state:
+            team = self.team
+            try:
+                newcomers = self._wait_for_missing() if team.place == 0 else ()
+                facts = exchange(team.world, Facts(step=self.state.step, newcomers=newcomers))
+                if not facts[0].newcomers:
+                    self._hand_over()
+                    return True
+                error = None
+            except (WorldBrokenError, WorldClosedError) as broken:
+                error = broken
+            self._advance(error)
+        return False
+
+    def _wait_for_missing(self) -> tuple[str, ...]:
+        """Return who has come to replace a lost member, as soon as there is one; nobody if all are here."""
+        team, until = self.team, time.monotonic() + LINGER_S
+        while team.stands and len(team.generation.members) < self.num_wanted() and time.monotonic() < until:
+            team.membership.look_for_newcomers(every_s=LOOK_S)
+            if team.membership.newcomers:
+                return team.membership.newcomers
+            time.sleep(LOOK_S)  # the store tells of no change to what is not known beforehand
+        return ()
 
     def _hand_over(self) -> None:
         """The training is over: newcomers get the rest of the state, and who comes now is told."""
@@ -611,20 +639,20 @@ class Trainer:
         self.step = None
         try:
             while not receiving.poll():
-                if not self._is_last():
-                    self._shadow()
-                    outcome = self._outcome
-                    if not (outcome.leaving or outcome.newcomers) and not self._is_last():
-                        continue
+                if self._is_last():
+                    receiving.wait()
+                    continue
+                self._shadow()
+                outcome = self._outcome
+                if self._is_last() or not (outcome.leaving or outcome.newcomers):
+                    continue
                 self.team.world.blocking.barrier()  # as the others do, see _between_steps
-                if not self._is_last():
-                    if self.team.place in outcome.leaving:
-                        self.has_left = True
-                        return
-                    self.team.leaves(sorted(outcome.leaving))
-                    self._advance(None)
+                if self.team.place in outcome.leaving:
+                    self.has_left = True
                     return
-                receiving.wait()
+                self.team.leaves(sorted(outcome.leaving))
+                self._advance(None)
+                return
         except (WorldBrokenError, WorldClosedError) as error:
             self._advance(error)
             return
