@@ -164,7 +164,13 @@ class CommittedStep:
     @property
     def any(self) -> StepCommitted:
         """What one of them told, always the same one."""
-        return self.told[min(self.told)]
+        return self.computed[0]
+
+    @property
+    def computed(self) -> list[StepCommitted]:
+        """What those told that computed the step; a newcomer commits steps again that the others computed before."""
+        told = [self.told[member] for member in sorted(self.told)]
+        return [each for each in told if each.seconds] or told
 
 
 def commits_of(events: Iterable[TrainingEvent]) -> list[CommittedStep]:
@@ -229,7 +235,7 @@ def account_of(events: Sequence[TrainingEvent], recoveries: Sequence[Recovery]) 
             losses[ROLLBACK] += undone
         good_s, lost = shares(
             at - last_at,
-            median_low([each.took_s for each in commit.told.values()]),
+            median_low([each.took_s for each in commit.computed]),
             stalled_s=_overlap(stalls, last_at, at),
             redo_s=_overlap(redos, last_at, at),
             checkpoint_s=_middle(commit, "checkpoint"),
@@ -272,7 +278,7 @@ def _spans(recoveries: Sequence[Recovery], names: Sequence[str]) -> list[tuple[f
         if recovery.kind != "start"
         for track in recovery.tracks
         for span in track.spans
-        if span.name in names and not (span.name == "transfer" and track.rank in recovery.came)
+        if span.name in names and track.rank not in recovery.came
     ]
     joined: list[tuple[float, float]] = []
     for began_at, ended_at in sorted(spans):
@@ -288,9 +294,9 @@ def _overlap(spans: Sequence[tuple[float, float]], from_at: float, to_at: float)
 
 
 def _middle(commit: CommittedStep, part: str) -> float:
-    return median_low([each.seconds.get(part, 0.0) for each in commit.told.values()])
+    return median_low([each.seconds.get(part, 0.0) for each in commit.computed])
 
 
 def _slow(commit: CommittedStep) -> float:
-    own = [sum(each.seconds.values()) - each.seconds.get(WAIT, 0.0) for each in commit.told.values()]
+    own = [sum(each.seconds.values()) - each.seconds.get(WAIT, 0.0) for each in commit.computed]
     return max(own) - median_low(own)

@@ -23,7 +23,8 @@ from ..events import (
     TrainingStarted,
 )
 
-PHASES = ("detect", "agree", "form", "transfer", "redo")
+TRANSFER = "transfer"
+PHASES = ("detect", "agree", "form", TRANSFER, "redo")
 MAX_STEPS_WITHOUT_CHANGE = 3  # a recovery that has changed no membership by then does not change it any more
 NEAR_S = 1.0  # clocks of hosts differ
 
@@ -139,6 +140,13 @@ class _Part:
     num_commits: int = 0
 
     @property
+    def is_newcomer(self) -> bool:
+        """Whether this member came while the others trained."""
+        return self.is_first and any(
+            self.rank in each.came and set(each.ranks) > set(each.came) for each in self.changes
+        )
+
+    @property
     def leads_to(self) -> int:
         """The generation after it, as far as this member knows."""
         return self.opened_in if self.changed_to is None else self.changed_to
@@ -167,7 +175,7 @@ class _Member:
             part.lost.append(event)
             part.saw(event.at, event.at)
         elif isinstance(event, RecoveryPhase):
-            is_late = self._open is None and event.name == "transfer" and bool(self.parts)
+            is_late = self._open is None and event.name == TRANSFER and bool(self.parts)
             part = self.parts[-1] if is_late else self._part(event, event.step)
             began_at = event.at - max(0.0, event.took_s)
             part.spans.append(PhaseSpan(name=event.name, began_at=began_at, ended_at=event.at))
@@ -178,11 +186,20 @@ class _Member:
             part.changed_to = event.generation
             part.saw(event.at, event.at)
         elif isinstance(event, StateReceived):
-            self.transfers.append(event)
+            self._received(event)
         elif isinstance(event, StepCommitted):
             self._committed(event)
         elif isinstance(event, TrainingEnded | TrainingStarted):
             self._open = None
+
+    def _received(self, event: StateReceived) -> None:
+        """The transfer went on beside the steps of the others, and may end after the first commit."""
+        self.transfers.append(event)
+        part = self._open or (self.parts[-1] if self.parts else None)
+        if part is not None and not any(each.name == TRANSFER for each in part.spans):
+            began_at = max(event.at - max(0.0, event.took_s), part.began_at)
+            part.spans.append(PhaseSpan(name=TRANSFER, began_at=min(began_at, event.at), ended_at=event.at))
+            part.saw(event.at, event.at)
 
     def _part(self, event: TrainingEvent, step: int) -> _Part:
         if self._open is None:
@@ -266,13 +283,14 @@ def _cut_by_time(group: list[_Part]) -> list[list[_Part]]:
 
 def _merged(parts: list[_Part]) -> Recovery:
     parts = sorted(parts, key=lambda each: (each.rank, each.member, each.began_at))
-    began_at = min(each.began_at for each in parts)
-    committed = [each.committed_at for each in parts if each.committed_at is not None]
+    before = [each for each in parts if not each.is_newcomer] or parts
+    began_at = min(each.began_at for each in before)  # a newcomer waits to be admitted, and nobody waits for it
+    committed = [each.committed_at for each in before if each.committed_at is not None]
     changes = [change for each in parts for change in each.changes]
     last = max(changes, key=lambda each: (each.generation, each.at, each.member), default=None)
-    lost = _lost([each for part in parts for each in part.lost])
     came = _ranks(rank for change in changes for rank in change.came)
     gone = _ranks(rank for change in changes for rank in change.gone)
+    lost = _lost([each for part in parts for each in part.lost], gone)
     kind: Kind
     if lost:
         kind = "failure"
@@ -283,34 +301,49 @@ def _merged(parts: list[_Part]) -> Recovery:
     return Recovery(
         job=parts[0].job,
         kind=kind,
-        step=max(each.step for each in parts),
+        step=max(each.step for each in before),
         generation=max(each.leads_to for each in parts),
         began_at=began_at,
-        ended_at=max([*(each.ended_at for each in parts), *committed]),
-        committed_at=min(committed) if committed else None,
+        ended_at=max([began_at, *(each.ended_at for each in parts), *committed]),
+        committed_at=max(began_at, min(committed)) if committed else None,
         lost=lost,
         came=came,
         gone=gone,
         ranks=() if last is None else last.ranks,
-        phases=_phases(parts),
-        tracks=tuple(
-            Track(rank=each.rank, member=each.member, spans=tuple(sorted(each.spans, key=_when)))
-            for each in parts
-            if each.spans
-        ),
+        phases=_phases(parts, before, began_at),
+        tracks=_tracks(parts, began_at),
         redone=max(each.redone for each in parts),
     )
+
+
+def _tracks(parts: Sequence[_Part], began_at: float) -> tuple[Track, ...]:
+    """Return what each member went through since then."""
+    tracks = (
+        Track(rank=each.rank, member=each.member, spans=tuple(sorted(_since(each.spans, began_at), key=_when)))
+        for each in parts
+    )
+    return tuple(each for each in tracks if each.spans)
+
+
+def _since(spans: Iterable[PhaseSpan], began_at: float) -> list[PhaseSpan]:
+    return [
+        each if each.began_at >= began_at else replace(each, began_at=began_at)
+        for each in spans
+        if each.ended_at > began_at or each.began_at >= began_at
+    ]
 
 
 def _when(span: PhaseSpan) -> tuple[float, float, str]:
     return span.began_at, span.ended_at, span.name
 
 
-def _phases(parts: Sequence[_Part]) -> tuple[MergedPhase, ...]:
+def _phases(parts: Sequence[_Part], before: Sequence[_Part], began_at: float) -> tuple[MergedPhase, ...]:
+    """Return the phases of those who were there before, and the transfers of all."""
     spans: dict[str, list[tuple[_Part, PhaseSpan]]] = {}
     for part in parts:
-        for span in part.spans:
-            spans.setdefault(span.name, []).append((part, span))
+        for span in _since(part.spans, began_at):
+            if part in before or span.name == TRANSFER:
+                spans.setdefault(span.name, []).append((part, span))
     return tuple(_phase(name, spans[name]) for name in sorted(spans, key=_place_of))
 
 
@@ -333,11 +366,16 @@ def _phase(name: str, spans: Sequence[tuple[_Part, PhaseSpan]]) -> MergedPhase:
     )
 
 
-def _lost(seen: Sequence[MemberLost]) -> tuple[LostRank, ...]:
-    """Return each lost rank once, as the first that saw it did."""
+def _lost(seen: Sequence[MemberLost], gone: Sequence[int]) -> tuple[LostRank, ...]:
+    """Return each lost rank once, as the first that saw it did. Who saw a loss may not know whose: then ``gone`` says."""
+    known = {each.lost_rank for each in seen}
+    unnamed = [rank for rank in gone if rank not in known]
     by_rank: dict[int, list[MemberLost]] = {}
     for event in sorted(seen, key=lambda each: (each.at, each.rank, each.member)):
-        by_rank.setdefault(event.lost_rank, []).append(event)
+        rank = event.lost_rank if event.lost_rank >= 0 or len(unnamed) != 1 else unnamed[0]
+        by_rank.setdefault(rank, []).append(event)
+    if len(by_rank) > 1:
+        by_rank.pop(-1, None)  # the others have seen whose it was
     found = [
         LostRank(
             rank=rank,

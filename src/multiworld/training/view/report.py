@@ -192,7 +192,7 @@ def _end(its: Sequence[TrainingEvent], lost: Sequence[MemberLost]) -> str:
 def _slow_ranks(commits: Sequence[CommittedStep]) -> list[SlowRank]:
     slow: dict[int, list[tuple[int, float, str]]] = {}  # by rank: step, factor, part
     for commit in commits:
-        own = {each.rank: _own(each) for each in commit.told.values()}
+        own = {each.rank: _own(each) for each in commit.computed}
         if len(own) < 2:
             continue
         middle = median_low([sum(parts.values()) for parts in own.values()])

@@ -70,8 +70,10 @@ def _recoveries(recoveries: Sequence[Recovery], clock: Callable[[float], str]) -
 
 def headline(recovery: Recovery) -> str:
     """Return what happened: ``rank 2 was lost, rank 5 came``."""
-    lost = [each.rank for each in recovery.lost]
+    lost = [each.rank for each in recovery.lost if each.rank >= 0]
     parts = [_verb(lost, "was lost", "were lost")] if lost else []
+    if recovery.lost and not lost:
+        parts.append("a member was lost")
     gone = [rank for rank in recovery.gone if rank not in lost]
     parts += [_verb(gone, "left", "left")] if gone else []
     parts += [_verb(recovery.came, "came", "came")] if recovery.came else []
