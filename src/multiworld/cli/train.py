@@ -64,7 +64,9 @@ def main(arguments: Sequence[str]) -> int:
     except (ConfigError, ValueError) as error:
         print(f"{TRAIN}: {error}", file=sys.stderr)
         return BAD_INPUT
+    # workers are forked from this process, whose interpreter has read that variable already
     os.environ.update(variables)
+    sys.path[1:1] = [each for each in variables.get("PYTHONPATH", "").split(os.pathsep) if each]
     from ..run import launcher_of  # which needs torch
     from .job_end import told
 

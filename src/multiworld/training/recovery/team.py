@@ -47,6 +47,8 @@ class Team:
         self._world: World | None = None
         self._generation: Generation | None = None
         self.lost: tuple[LostMember, ...] = ()
+        self.broke_at: float | None = None
+        """When the last world broke, on the monotonic clock: a member computes on for a while before it notices."""
         """Whom this member has lost of the present generation."""
 
     @property
@@ -111,7 +113,11 @@ class Team:
             self._replace(world)
             self.membership.settled()
             world.on_broken(self.membership.beat)
+            world.on_broken(self._note_time)
             return generation
+
+    def _note_time(self) -> None:
+        self.broke_at = time.monotonic()
 
     def _form(self, generation: Generation) -> World:
         request = check_request(

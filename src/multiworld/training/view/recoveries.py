@@ -367,7 +367,7 @@ def _phase(name: str, spans: Sequence[tuple[_Part, PhaseSpan]]) -> MergedPhase:
 
 
 def _lost(seen: Sequence[MemberLost], gone: Sequence[int]) -> tuple[LostRank, ...]:
-    """Return each lost rank once, as the first that saw it did. Who saw a loss may not know whose: then ``gone`` says."""
+    """Return each lost rank once, as the first that saw it did. Where nobody knows whose loss it was, ``gone`` says."""
     known = {each.lost_rank for each in seen}
     unnamed = [rank for rank in gone if rank not in known]
     by_rank: dict[int, list[MemberLost]] = {}
