@@ -1,0 +1,116 @@
+"""Whatever dies, joins or stops, in whatever order: each micro-batch counts once, and whoever is left goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multiworld.training.recovery.agreement import Rules, Situation, agree
+from multiworld.training.recovery.records import Announcement, Generation, LostMember, Member
+from tests.property.training_model import Training
+
+
+def killed_at_random(seed: int) -> Training:
+    """Train 4 ranks through some 6 kills, each of which is replaced at some time."""
+    training = Training(seed, size=4)
+    to_start: list[int] = []
+    for _ in range(6):
+        for _ in range(training.random.randrange(5, 120)):
+            training.act()
+        if len(training.processes) > 1:
+            victim = training.random.choice(list(training.processes.values()))
+            to_start.append(victim.member.rank)
+            training.kill(victim)
+        while to_start and training.random.random() < 0.6:
+            training.start(to_start.pop())
+    for rank in to_start:
+        training.start(rank)
+    return training
+
+
+def test_each_sample_counts_once_in_a_thousand_random_kill_schedules() -> None:
+    for seed in range(1000):
+        training = killed_at_random(seed)
+        try:
+            furthest = max(each.step for each in training.processes.values())
+            training.go_on_to(furthest + 3)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def hit_in_recovery(seed: int) -> Training:
+    """Two at once, and more while the others recover: killed, stopped for a while, or taken for gone by each other."""
+    training = Training(seed, size=5, num_hosts=1 + seed % 2)
+    choose = training.random
+    to_start: list[int] = []
+    for _ in range(choose.randrange(60, 200)):
+        training.act()
+    for _ in range(choose.randrange(2, 6)):
+        some = list(training.processes.values())
+        if len(some) < 2:
+            break
+        one, other = choose.sample(some, 2)
+        what = choose.choice(["kill", "kill two", "stop", "part"])
+        if what == "stop":
+            one.stopped_at = training.now
+        elif what == "part":
+            training.lose_each_other(one, other)
+        for victim in {"kill": [one], "kill two": [one, other]}.get(what, []):
+            to_start.append(victim.member.rank)
+            training.kill(victim)
+        for _ in range(choose.choice([0, 2, 10, 40, 300])):
+            training.act()
+    for each in training.processes.values():  # all faults end
+        each.stopped_at = None
+    for rank in to_start:
+        training.start(rank)
+    return training
+
+
+def test_whoever_is_left_goes_on_in_five_hundred_schedules_of_failures_in_a_recovery() -> None:
+    for seed in range(500):
+        training = hit_in_recovery(seed)
+        try:
+            furthest = max(each.step for each in training.processes.values())
+            training.go_on_to(furthest + 3)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def side(
+    current: Generation, here: list[Member], announcements: dict[str, Announcement], confirmed: bool | None
+) -> Situation:
+    """What a member of one side of a partition sees: the others cannot be reached."""
+    away = [each for each in current.members if each not in here]
+    lost = tuple(LostMember(id=each.id, cause="PeerUnreachableError", is_proven=False) for each in away)
+    said = {each.id: replace(announcements[each.id], lost=lost) for each in here}
+    return Situation(
+        current=current, here=frozenset(each.id for each in here), said=said, waited_s=100.0, is_confirmed=confirmed
+    )
+
+
+@given(
+    sides=st.lists(st.booleans(), min_size=1, max_size=7),
+    has_state=st.lists(st.booleans(), min_size=7, max_size=7),
+)
+def test_never_do_both_sides_of_a_partition_go_on(sides: list[bool], has_state: list[bool]) -> None:
+    """Each host is on one side; each side has a store. Without a launcher, one side at most goes on."""
+    members = tuple(Member(id=f"m{rank}", rank=rank, host=f"host{rank}") for rank in range(len(sides)))
+    stateless = tuple(each.id for each, has in zip(members, has_state, strict=False) if not has)
+    if len(stateless) == len(members):
+        stateless = stateless[1:]
+    current = Generation(number=3, members=members, step=5, stateless=stateless, sources=("m0",))
+    announcements = {each.id: Announcement(member=each, step=5, has_state=each.id not in stateless) for each in members}
+    outcomes = []
+    for which in (True, False):
+        here = [each for each, is_there in zip(members, sides, strict=True) if is_there is which]
+        if here:
+            situation = side(current, here, announcements, None)
+            outcomes.append(agree(situation, Rules()))
+            cut_off = side(current, here, announcements, False)
+            if len(here) < len(members):
+                assert not isinstance(agree(cut_off, Rules()), Generation), "before the launcher has confirmed it"
+    went_on = [each for each in outcomes if isinstance(each, Generation)]
+    assert len(went_on) <= 1
