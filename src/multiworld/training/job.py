@@ -48,6 +48,7 @@ from .events import (
 from .recovery.agreement import Rules
 from .recovery.membership import Membership, MembershipOptions, OverError, new_member
 from .recovery.records import Generation
+from .recovery.state_parts import check_parts
 from .recovery.team import Team
 from .settings import settings_of
 from .state import Stateful, TrainingState
@@ -323,6 +324,7 @@ class Job:
             self.close(gracefully=not error)
 
     def _new_trainer(self, loader: StepLoader) -> Trainer:
+        check_parts({name: part.state_dict() for name, part in self.state.parts.items()})
         names = [name for name, _ in self._parameters.values()]
         gradients = Gradients(
             [parameter for _, parameter in self._parameters.values()], names, separate=self.options.exact

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import pickle
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,8 @@ def take_apart(state: Any) -> tuple[list[Tensor], Any]:
             return (_MARK, places[id(value)])
         if isinstance(value, dict):
             return {key: walk(each) for key, each in value.items()}
+        if isinstance(value, tuple) and value[:1] == (_MARK,):
+            return (_MARK, None, [walk(each) for each in value])
         if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
             return type(value)(walk(each) for each in value)
         return value
@@ -47,8 +50,8 @@ def take_apart(state: Any) -> tuple[list[Tensor], Any]:
 
 def put_together(rest: Any, tensors: Sequence[Tensor]) -> Any:
     """Return the state that ``take_apart`` was given, with these tensors."""
-    if isinstance(rest, tuple) and len(rest) == 2 and rest[0] == _MARK:
-        return tensors[rest[1]]
+    if isinstance(rest, tuple) and rest[:1] == (_MARK,):
+        return tensors[rest[1]] if len(rest) == 2 else tuple(put_together(each, tensors) for each in rest[2])
     if isinstance(rest, dict):
         return {key: put_together(each, tensors) for key, each in rest.items()}
     if isinstance(rest, (list, tuple)) and not hasattr(rest, "_fields"):
@@ -66,6 +69,20 @@ def pack(rest: Any) -> Tensor:
 def unpack(packed: Tensor) -> Any:
     """Raises ``pickle.UnpicklingError`` for what could run code."""
     return torch.load(io.BytesIO(bytes(packed.numpy().tobytes())), weights_only=True)
+
+
+def check_parts(parts: Mapping[str, Any]) -> None:
+    """Raise TypeError that names a part whose state holds more than tensors and plain values, which cannot be sent."""
+    for name, state in parts.items():
+        _, rest = take_apart(state)
+        try:
+            unpack(pack(rest))
+        except (pickle.UnpicklingError, pickle.PicklingError, AttributeError, TypeError) as error:
+            reason = str(error).splitlines()[0]
+            raise TypeError(
+                f"{name}: its state_dict() holds what newcomers cannot be sent safely ({reason}). Tensors, numbers, "
+                "text, lists, tuples and dicts can be; turn NumPy arrays and objects into these"
+            ) from error
 
 
 def share_out(sizes: Sequence[int], num_sources: int) -> list[list[Part]]:
