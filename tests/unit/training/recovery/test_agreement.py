@@ -1,0 +1,192 @@
+"""Who goes on after a loss, with which step, and what of it is still to be done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from multiworld.training.engine.facts import Facts
+from multiworld.training.recovery.agreement import ANNOUNCED_LATE_S, Rules, Situation, Wait, agree, differences
+from multiworld.training.recovery.records import Announcement, Generation, LostMember, Member
+
+A, B, C, NEW = (Member(id=name, rank=rank, host="here") for rank, name in enumerate("abcn"))
+CURRENT = Generation(number=4, members=(A, B, C), step=7, sources=("a", "b", "c"))
+FACTS = (Facts(step=7, done=(0, 1)), Facts(step=7, done=(2,)))
+
+
+def says(member: Member, **fields: Any) -> Announcement:
+    return Announcement(member=member, **{"step": 7, **fields})
+
+
+def loses(member: Member, *lost: Member, proven: bool = True, **fields: Any) -> Announcement:
+    gone = tuple(LostMember(id=each.id, cause="PeerDiedError", is_proven=proven) for each in lost)
+    return says(member, lost=gone, **fields)
+
+
+def seen(*said: Announcement, current: Generation | None = CURRENT, here: str = "", **fields: Any) -> Situation:
+    present = here or "".join(each.member.id for each in said)
+    return Situation(current=current, here=frozenset(present), said={each.member.id: each for each in said}, **fields)
+
+
+def chosen(situation: Situation, rules: Rules | None = None) -> Generation:
+    outcome = agree(situation, rules or Rules())
+    assert isinstance(outcome, Generation), outcome
+    return outcome
+
+
+def waits(situation: Situation, rules: Rules | None = None) -> Wait:
+    outcome = agree(situation, rules or Rules())
+    assert isinstance(outcome, Wait), outcome
+    return outcome
+
+
+def test_survivors_go_on_with_what_each_has_done() -> None:
+    generation = chosen(seen(loses(A, C, done=(0, 1)), loses(B, C, done=(2,))))
+    assert (generation.number, generation.members, generation.step) == (5, (A, B), 7)
+    assert generation.done == {"a": (0, 1), "b": (2,)}
+    assert (generation.sources, generation.stateless, generation.facts) == (("a", "b"), (), ())
+
+
+def test_a_member_that_lives_is_waited_for() -> None:
+    assert waits(seen(loses(A, C), here="ab")).reason == "1 members have not announced themselves: ranks 1"
+
+
+def test_one_that_has_ended_before_it_said_anything_is_not_waited_for() -> None:
+    assert chosen(seen(loses(A, C))).members == (A,)
+
+
+def test_one_that_is_silent_is_out_whether_it_has_said_something_or_not() -> None:
+    silent = frozenset("b")
+    assert chosen(seen(loses(A, C), here="ab", silent=silent)).members == (A,)
+    assert chosen(seen(loses(A, C), loses(B, A, C), silent=silent)).members == (A,)
+
+
+def test_a_member_that_counted_the_step_has_the_others_count_it_too() -> None:
+    ahead = loses(A, C, step=8, facts=FACTS, done=(3,), looked_at=(1,))
+    generation = chosen(seen(ahead, loses(B, C, done=(2,), is_complete=True)))
+    assert (generation.step, generation.facts, generation.done) == (8, FACTS, {"a": (3,)})
+    assert (generation.sources, generation.stateless, generation.looked_at) == (("a",), (), (1,))
+
+
+def test_facts_of_another_step_are_none() -> None:
+    generation = chosen(seen(loses(A, C, step=9, facts=FACTS), loses(B, C, step=8, is_complete=True)))
+    assert (generation.facts, generation.stateless) == ((), ("b",))
+
+
+def test_who_is_further_behind_gets_the_state_anew() -> None:
+    generation = chosen(seen(loses(A, C, step=8, facts=FACTS), loses(B, C, done=(2,))))
+    assert (generation.sources, generation.stateless) == (("a",), ("b",))
+
+
+def test_of_two_that_have_lost_each_other_the_first_stays() -> None:
+    assert chosen(seen(loses(A, B, C), loses(B, A, C))).members == (A,)
+
+
+def test_of_two_that_have_lost_each_other_the_one_that_is_ahead_stays() -> None:
+    assert chosen(seen(loses(A, B, C), loses(B, A, C, step=8, facts=FACTS))).members == (B,)
+    assert chosen(seen(loses(A, B, C, has_state=False), loses(B, A, C))).members == (B,)
+
+
+def test_what_a_lost_member_says_of_others_does_not_count() -> None:
+    assert chosen(seen(loses(A, C), says(B), loses(C, B))).members == (A, B)
+
+
+def test_newcomers_come_after_the_others_and_get_the_state_from_them() -> None:
+    generation = chosen(seen(loses(A, C), loses(B, C), says(NEW, step=0, has_state=False)))
+    assert (generation.members, generation.stateless) == ((A, B, NEW), ("n",))
+
+
+def test_a_member_whose_program_raised_is_no_member_any_more() -> None:
+    """Its record stays in the store, also for those who are started again."""
+    raised = says(A, raised="ValueError: bad")
+    generation = chosen(seen(raised, says(NEW, step=0, has_state=False), here="n"))
+    assert (generation.members, generation.is_restart) == ((NEW,), True)
+
+
+def test_too_few_wait_for_others_unless_the_training_is_over() -> None:
+    two = Rules(min_members=2)
+    assert waits(seen(loses(A, B, C)), two).missing == 1
+    assert chosen(seen(loses(A, B, C, is_over=True)), two).members == (A,)
+
+
+def test_all_begin_together_in_the_order_of_their_ranks() -> None:
+    said = [says(each, step=0, has_state=False) for each in (C, A, B)]
+    generation = chosen(seen(*said, current=None), Rules(expected=3))
+    assert (generation.number, generation.members, generation.is_restart) == (1, (A, B, C), True)
+    assert (generation.sources, generation.stateless) == (("a",), ("b", "c"))
+
+
+def test_the_first_generation_waits_for_all_but_not_for_ever() -> None:
+    said = [says(A, step=0, has_state=False)]
+    waits(seen(*said, current=None, waited_s=9.0), Rules(expected=3, gather_s=10.0))
+    assert chosen(seen(*said, current=None, waited_s=11.0), Rules(expected=3, gather_s=10.0)).members == (A,)
+
+
+def test_all_begin_with_the_newest_checkpoint_that_one_of_them_can_read() -> None:
+    said = [says(A, has_state=False, saved_step=20), says(B, has_state=False, saved_step=40)]
+    assert chosen(seen(*said, current=None)).sources == ("b",)
+
+
+def test_new_members_begin_anew_where_all_old_ones_have_ended() -> None:
+    generation = chosen(seen(says(NEW, step=0, has_state=False)))
+    assert (generation.number, generation.is_restart, generation.members) == (5, True, (NEW,))
+
+
+def test_new_members_do_not_begin_anew_while_an_old_one_is_there() -> None:
+    waits(seen(says(NEW, step=0, has_state=False), here="nb", waited_s=1000.0))
+
+
+def test_members_of_a_restored_generation_may_come_late_to_a_new_store() -> None:
+    current = replace(CURRENT, was_restored=True)
+    assert "ranks 1, 2" in waits(seen(says(A), current=current)).reason
+    assert chosen(seen(says(A), current=current, waited_s=ANNOUNCED_LATE_S + 0.1)).members == (A,)
+
+
+def far(number: int) -> tuple[Generation, list[Member]]:
+    members = [Member(id=name, rank=rank, host=f"host{rank}") for rank, name in enumerate("abcdef"[:number])]
+    return Generation(number=1, members=tuple(members), step=7), members
+
+
+def test_without_a_launcher_the_larger_side_of_a_partition_goes_on() -> None:
+    current, (a, b, c) = far(3)
+    assert chosen(seen(loses(a, c, proven=False), loses(b, c, proven=False), current=current)).members == (a, b)
+    assert "no majority" in waits(seen(loses(c, a, b, proven=False), current=current)).reason
+
+
+def test_of_equal_sides_the_one_with_the_first_member_goes_on() -> None:
+    current, (a, b) = far(2)
+    assert chosen(seen(loses(a, b, proven=False), current=current)).members == (a,)
+    waits(seen(loses(b, a, proven=False), current=current))
+
+
+def test_a_death_that_is_proven_asks_for_no_majority() -> None:
+    current, (a, _, c) = far(3)
+    assert chosen(seen(loses(c, *current.members[:2], proven=True), current=current)).members == (c,)
+    assert a not in chosen(seen(loses(c, *current.members[:2], proven=True), current=current)).members
+
+
+def test_the_launcher_confirms_which_side_goes_on() -> None:
+    current, (a, b, c) = far(3)
+    alone = loses(c, a, b, proven=False)
+    assert "not confirmed" in waits(seen(alone, current=current, is_confirmed=False)).reason
+    assert chosen(seen(alone, current=current, is_confirmed=True)).members == (c,)
+
+
+def test_one_that_waits_in_the_same_store_is_not_doubted() -> None:
+    current, (a, b, c) = far(3)
+    said = [says(a), loses(b, a, proven=False, step=8, facts=FACTS), says(c)]
+    assert chosen(seen(*said, current=current, is_confirmed=False)).members == (b, c)
+
+
+def test_members_without_the_state_do_not_begin_anew_while_one_with_it_may_go_on_elsewhere() -> None:
+    current, (a, b) = far(2)
+    current = replace(current, stateless=("b",))
+    alone = loses(b, a, proven=False, has_state=False)
+    waits(seen(alone, current=current))
+    waits(seen(alone, current=current, is_confirmed=False))
+    assert chosen(seen(alone, current=current, is_confirmed=True)).is_restart
+
+
+def test_differences_of_settings_are_named() -> None:
+    assert differences("the model=1;the data=2", "the model=1;the data=3") == ["the data"]
+    assert differences("", "the model=1") == []
