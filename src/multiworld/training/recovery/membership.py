@@ -236,10 +236,11 @@ class Membership:
             store.discard([self._said[1]])
         self._said = None
 
-    def is_given_up(self, generation: Generation) -> bool:
+    def is_given_up(self, generation: Generation, since: float) -> bool:
         """Whether a member of a generation that is being formed has ended, is silent, or has given it up. Blocks.
 
-        Nobody else notices that before there is a world. Raises StoreError.
+        ``since``: when that began (monotonic); before, a member may have had a world, and did not beat. Nobody else
+        notices that before there is a world. Raises StoreError.
         """
         store = self.store
         found = wait_blocking(store.entries(self.prefix))
@@ -250,7 +251,7 @@ class Membership:
         return any(
             each not in present
             or gave_up + each in found
-            or now - present[each] > self._options.lease_s + SILENT_MORE_S
+            or now - max(present[each], since) > self._options.lease_s + SILENT_MORE_S
             for each in others
         )
 

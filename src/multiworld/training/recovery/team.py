@@ -130,20 +130,21 @@ class Team:
             None,
             False,
         )
+        began = time.monotonic()
         joining = self._manager.start_join(request)
         settled = threading.Event()
         joining.add_callback(lambda _: settled.set())
         try:
             while not settled.wait(WATCH_S):
-                self._watch(generation, joining)
+                self._watch(generation, joining, began)
             return joining.result()
         except BaseException:
             joining.cancel(JoinError(self._name, "it was given up"))
             raise
 
-    def _watch(self, generation: Generation, joining: Operation[World]) -> None:
+    def _watch(self, generation: Generation, joining: Operation[World], began: float) -> None:
         """Give the join up as soon as somebody else has: it cannot succeed any more."""
-        if self.membership.is_given_up(generation) and not joining.done:
+        if self.membership.is_given_up(generation, began) and not joining.done:
             joining.cancel(JoinError(self._name, "another member has ended, is silent, or gave it up"))
 
     def _replace(self, world: World) -> None:
