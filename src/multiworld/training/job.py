@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..elastic.worker.places import place as launcher_place
-from ..errors import PeerSilentError, WorldBrokenError
+from ..errors import PeerSilentError, PeerStoppedError, WorldBrokenError
 from ..world.launcher.process_link import process_link
 from ..world.liveness import DEFAULT_LEASE_S
 from ..world.manager import WorldManager
@@ -427,10 +427,10 @@ class Job:
             lost_rank = generation.members[error.rank].rank
         logger.info("step %d: rank %d is lost: %s", step, lost_rank, error.cause)
         self._publish(MemberLost, lost_rank=lost_rank, step=step, cause=type(error).__name__, detail=error.cause)
-        broke_at = self._team.broke_at
-        if broke_at is not None:  # from the last sign of life, or the end of the process, until this thread knows of it
-            silent_s = self.options.lease_s if isinstance(error, PeerSilentError) else 0.0
-            self.recovery_phase("detect", step, time.monotonic() - broke_at + silent_s)
+        now = time.monotonic()
+        broke_at = self._team.broke_at or now  # this thread may hear of it first
+        silent_s = self.options.lease_s if isinstance(error, (PeerSilentError, PeerStoppedError)) else 0.0
+        self.recovery_phase("detect", step, now - broke_at + silent_s)  # from the last sign of life to here
 
     def recovery_phase(self, name: str, step: int, took_s: float) -> None:
         self._publish(RecoveryPhase, name=name, step=step, took_s=took_s)

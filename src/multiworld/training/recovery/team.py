@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from ...errors import (
     JoinError,
@@ -113,11 +114,13 @@ class Team:
             self._replace(world)
             self.membership.settled()
             world.on_broken(self.membership.beat)
-            world.on_broken(self._note_time)
+            self.broke_at = None
+            world.on_broken(partial(self._note_time, world))
             return generation
 
-    def _note_time(self) -> None:
-        self.broke_at = time.monotonic()
+    def _note_time(self, world: World) -> None:
+        if world is self._world:  # not one that was replaced, and closed
+            self.broke_at = time.monotonic()
 
     def _form(self, generation: Generation) -> World:
         request = check_request(
