@@ -15,6 +15,7 @@ from multiworld.training.checkpoint.disk import Disk
 from multiworld.training.checkpoint.finding import Found, look
 from multiworld.training.checkpoint.flat import flatten
 from multiworld.training.checkpoint.orders import Write
+from multiworld.training.checkpoint.packing import Packer
 from multiworld.training.checkpoint.sharing import attempt_of
 from multiworld.training.checkpoint.staging import Staging
 from multiworld.training.checkpoint.writing import remove_surplus, write_checkpoint
@@ -97,7 +98,7 @@ def write(
             sync=False,
             timeout_s=timeout_s,
         )
-        path = write_checkpoint(order, staged, memory, disk, gone)
+        path = write_checkpoint(order, staged, memory, disk, Packer(), gone)
     if path is not None:
         remove_surplus(order, disk)
     return path

@@ -123,8 +123,7 @@ def join(
     happens, and for any number of replicas; ``seed`` is that of the random numbers of each micro-batch then. ``rank``,
     ``world_size`` and ``store`` are the launcher's, or must be given. ``lease_s``: a replica that shows no sign of life
     for so long is lost. ``join_timeout_s``: how long the training waits for ``min_replicas``; ``gather_s``: how long
-    its first step waits for all replicas. ``checkpoint``: take checkpoints, and begin with the newest one.
-    its first step waits for all replicas. ``record``: a folder in which each process records what happens, for
+    its first step waits for all replicas. ``checkpoint``: take checkpoints, and begin with the newest one. ``record``:
     ``multiworld train report``; by default below the launcher's ``--log-dir``, if it has one. ``progress``: one of the
     processes shows on standard error how the training stands. What ``multiworld train`` was told of ``min_replicas``
     and ``record`` holds where this call does not say it.

@@ -6,7 +6,7 @@ training goes on while it is written. The memory is used again by the next one.
 
 from __future__ import annotations
 
-import io
+import functools
 import mmap
 import os
 import pickle
@@ -21,10 +21,10 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItemType
 from torch.distributed.tensor import DTensor
 
 from .flat import STRUCTURE, FlatState
+from .packing import Packer, is_plain, pack
 from .sharing import deal
 
 ALIGNMENT = 64
-PLAIN = frozenset({bool, int, float, str, type(None)})
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,18 @@ class Staged:
     packed: Mapping[str, bytes]
 
     def plan(self) -> tuple[SavePlan, Mapping[str, Place]]:
-        plan: tuple[SavePlan, Mapping[str, Place]] = pickle.loads(self.layout)
-        return plan
+        return _unpickled(self.layout)
 
-    def bytes_of(self, name: str) -> bytes:
-        return self.packed[name] if name in self.packed else pack(self.plain[name])
+    def bytes_of(self, name: str, packer: Packer) -> bytes:
+        if name in self.packed:
+            return self.packed[name]
+        return packer.structure(self.plain[name]) if name == STRUCTURE else packer.value(self.plain[name])
+
+
+@functools.lru_cache(maxsize=1)
+def _unpickled(layout: bytes) -> tuple[SavePlan, Mapping[str, Place]]:
+    plan: tuple[SavePlan, Mapping[str, Place]] = pickle.loads(layout)
+    return plan
 
 
 class Staging:
@@ -98,7 +105,7 @@ class Staging:
                 torch._foreach_copy_(list(self._targets.values()), sources)
         plain, packed = {}, {}
         for name in self._values:
-            if name == STRUCTURE or _is_plain(leaves[name]):
+            if name == STRUCTURE or is_plain(leaves[name]):
                 plain[name] = leaves[name]
             else:
                 packed[name] = pack(leaves[name])
@@ -159,14 +166,3 @@ def _signature(leaf: Any) -> object:
     if isinstance(leaf, DTensor):
         return leaf.shape, leaf.dtype, leaf.placements, id(leaf.device_mesh)
     return (leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else None
-
-
-def _is_plain(value: Any) -> bool:
-    return type(value) in PLAIN or (type(value) in (tuple, list) and all(type(each) in PLAIN for each in value))
-
-
-def pack(value: Any) -> bytes:
-    """Return a value as DCP writes it."""
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    return buffer.getvalue()

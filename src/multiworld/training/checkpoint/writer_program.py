@@ -20,6 +20,7 @@ import torch
 from ...process.spawn import seqpacket
 from .disk import Disk
 from .orders import MAX_REASON, ORDERS, REPORTS, Report, Write, WriteFailed, WritersGone, Written
+from .packing import Packer
 from .staging import Staged
 from .writing import reason_of, remove_surplus, write_checkpoint
 
@@ -33,26 +34,27 @@ def main(fd: int) -> None:
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     torch.set_num_threads(1)
-    torch.serialization.set_crc32_options(False)  # the manifest's hashes cover all, and these cost as much again
+    torch.serialization.set_crc32_options(False)  # see Packer; the manifest's hashes cover all
     with socket.socket(fileno=fd) as channel:
+        packer = Packer()
         while (received := seqpacket.receive(channel)) is not None:
             content, fds = received
             order = ORDERS.decode(content)
             if not isinstance(order, Write):
                 continue  # it came after its attempt's end
-            report = _carry_out(order, fds, channel)
+            report = _carry_out(order, fds, packer, channel)
             with contextlib.suppress(BrokenPipeError):
                 seqpacket.send(channel, REPORTS.encode(report))
 
 
-def _carry_out(order: Write, fds: list[int], channel: socket.socket) -> Report:
+def _carry_out(order: Write, fds: list[int], packer: Packer, channel: socket.socket) -> Report:
     memory_fd, staged_fd = fds
     try:
         with open(staged_fd, "rb") as file:
             staged: Staged = pickle.load(file)
         size = os.fstat(memory_fd).st_size
         memory = mmap.mmap(memory_fd, size) if size else None
-        path = write_checkpoint(order, staged, memory, Disk(sync=order.sync), _listener(order, channel))
+        path = write_checkpoint(order, staged, memory, Disk(sync=order.sync), packer, _listener(order, channel))
         if path is None:
             return Written(attempt=order.attempt)
         size_bytes = sum(file.stat().st_size for file in path.iterdir())

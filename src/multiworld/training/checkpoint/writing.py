@@ -8,22 +8,23 @@ import mmap
 import pickle
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.planner import SavePlan, WriteItem
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
 
 from ...wire.backoff import BackOff
-from .disk import Disk
+from .disk import Disk, Unclosed
 from .finding import look
 from .manifest import FileFacts, Manifest
 from .names import MANIFEST, deleted_name, leftovers, surplus, unfinished_name, whole_name
 from .orders import Write
+from .packing import Packer
 from .staging import Staged
 
 FIRST_LOOK_S, LAST_LOOK_S = 0.01, 0.5
@@ -45,7 +46,9 @@ class Part:
     files: dict[str, FileFacts]
 
 
-def write_checkpoint(order: Write, staged: Staged, memory: mmap.mmap | None, disk: Disk, gone: Gone) -> Path | None:
+def write_checkpoint(
+    order: Write, staged: Staged, memory: mmap.mmap | None, disk: Disk, packer: Packer, gone: Gone
+) -> Path | None:
     """Return the path of the whole checkpoint as the first writer, None as another one.
 
     Raises OSError or UnfinishedError, and what DCP raises. What was written is removed then, so that a full disk does
@@ -58,7 +61,7 @@ def write_checkpoint(order: Write, staged: Staged, memory: mmap.mmap | None, dis
         if order.writer == 0:
             for name in leftovers(disk.names(directory), current=unfinished.name):
                 disk.remove_tree(directory / name)
-        part = _write_part(order, staged, memory, disk, unfinished)
+        part = _write_part(order, staged, memory, disk, packer, unfinished)
         if order.writer > 0:
             disk.write(unfinished / _part_name(order.writer), pickle.dumps(part))
             return None
@@ -78,12 +81,16 @@ def remove_surplus(order: Write, disk: Disk) -> None:
         disk.remove_tree(deleted)
 
 
-def _write_part(order: Write, staged: Staged, memory: mmap.mmap | None, disk: Disk, unfinished: Path) -> Part:
+def _write_part(
+    order: Write, staged: Staged, memory: mmap.mmap | None, disk: Disk, packer: Packer, unfinished: Path
+) -> Part:
     plan, places = staged.plan()
     tensors = {name: place.view(memory) for name, place in places.items()}
     writer = _dcp_writer(unfinished, disk)
     plan = writer.prepare_global_plan([SavePlan([])] * order.writer + [plan])[order.writer]
-    results = writer.write_data(plan, _StagedPlanner(tensors, staged)).value()
+    # To DCP's writer all items are bytes, as tensors are packed already: to the reader there is no difference.
+    as_bytes = [replace(item, type=WriteItemType.BYTE_IO) for item in plan.items]
+    results = writer.write_data(replace(plan, items=as_bytes), _StagedPlanner(tensors, staged, packer)).value()
     return Part(plan, results, dict(disk.facts))
 
 
@@ -168,16 +175,26 @@ def _dcp_writer(path: Path, disk: Disk) -> FileSystemWriter:
     # No copies ahead: in a process that sees a GPU they would make a context on it.
     writer = FileSystemWriter(path, sync_files=False, per_thread_copy_ahead=0)  # the disk syncs
     writer.fs = disk
+    writer.transforms = _NoTransforms()  # type: ignore[assignment]
     return writer
+
+
+class _NoTransforms:
+    """DCP's own makes two classes for each item, even where nothing is to be transformed."""
+
+    def transform_save_stream(self, write_item: WriteItem, raw_stream: io.IOBase) -> tuple[Unclosed, list[str]]:
+        return Unclosed(raw_stream), []
 
 
 class _StagedPlanner(DefaultSavePlanner):
     """Gives DCP's writer what the training thread has staged."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], staged: Staged) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], staged: Staged, packer: Packer) -> None:
         super().__init__()
-        self._tensors, self._staged = tensors, staged
+        self._tensors, self._staged, self._packer = tensors, staged, packer
 
-    def resolve_data(self, write_item: WriteItem) -> Tensor | io.BytesIO:
+    def resolve_data(self, write_item: WriteItem) -> io.BytesIO:
         name = write_item.index.fqn
-        return self._tensors[name] if name in self._tensors else io.BytesIO(self._staged.bytes_of(name))
+        if name in self._tensors:
+            return io.BytesIO(self._packer.tensor(self._tensors[name]))
+        return io.BytesIO(self._staged.bytes_of(name, self._packer))
