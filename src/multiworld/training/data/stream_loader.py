@@ -187,6 +187,7 @@ class StreamLoader:
                 set_epoch(self._epoch)
         with drawn_from(seed):
             self._batches = off_main_thread(lambda: iter(self._source))
+            seed_all(seed)  # on a resume, the source has just loaded what came before, with random numbers of its own
             return next(self._batches, _END)
 
     def _end_reading(self) -> None:
