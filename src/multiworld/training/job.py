@@ -299,6 +299,8 @@ class Job:
         if not self._modules or not self._optimizers:
             missing = "module: call job.replicate(model)" if not self._modules else "optimizer: call job.optimizer(...)"
             raise StepError(f"the job has no {missing} before job.steps()")
+        if self._recorder is not None and self._sync is not None:
+            raise ValueError("a ledger is of steps that all replicas commit together: leave out ledger, or sync")
         trainer = self._trainer = self._new_trainer(loader)
         error = reason = ""
         try:

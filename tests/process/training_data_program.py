@@ -1,0 +1,67 @@
+"""A training whose replicas die by plan, with loaders' workers and a ledger. Started by the launcher.
+
+training_data_program.py FOLDER TOTAL RANK:STEP:MICRO_BATCH_OF_ITS_SHARE ...
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from multiworld import training
+
+NUM_SAMPLES, GLOBAL_BATCH = 90, 24
+DATA: dict[str, Any] = {"global_batch": GLOBAL_BATCH, "micro_batch": 2, "shuffle": True, "seed": 3}
+
+
+class Noise(Dataset[Tensor]):
+    """Sample ``i`` is ``i`` and random numbers, as of an augmentation."""
+
+    def __len__(self) -> int:
+        return NUM_SAMPLES
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.cat([torch.tensor([index / NUM_SAMPLES]), torch.rand(3)]).double()
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+
+
+def loss_of(model: nn.Module, inputs: Tensor) -> Tensor:
+    loss: Tensor = (model(inputs) - inputs[:, :1]).square().mean()
+    return loss
+
+
+def main(folder: Path, total: int, *plan: str) -> None:
+    torch.set_num_threads(1)
+    job = training.join("data")
+    model = job.replicate(make_model())
+    optimizer = job.optimizer(torch.optim.SGD(model.parameters(), lr=0.05))
+    loader = job.loader(Noise(), **DATA, num_workers=1, ledger=folder / "ledger")
+    log = (folder / f"{job.rank}-{os.getpid()}").open("w", buffering=1)
+    for step in job.steps(loader, total=total):
+        with step:
+            for number, inputs in enumerate(step):
+                if f"{job.rank}:{step.index}:{number}" in plan and not (folder / f"{job.rank}.died").exists():
+                    (folder / f"{job.rank}.died").touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                loss = loss_of(model, inputs)
+                loss.backward()  # type: ignore[no-untyped-call]
+                step.record(loss=loss)
+            optimizer.step()
+        if step.committed:
+            log.write(json.dumps([step.index, step.values["loss"]]) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
