@@ -37,10 +37,11 @@ def losses_of_one_process() -> list[float]:
     return losses
 
 
+@pytest.mark.timeout(120)
 def test_killed_replicas_cost_no_sample_and_change_no_loss(tmp_path: Path) -> None:
     run = [sys.executable, "-m", "multiworld.run", "--nproc-per-node=3", "--max-restarts=3", str(PROGRAM)]
     command = [*run, str(tmp_path), str(TOTAL), "1:7:2", "0:20:0", "2:20:1"]
-    ended = warm_programs.run(command, capture_output=True, text=True, timeout=50, check=False)
+    ended = warm_programs.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert all((tmp_path / f"{rank}.died").exists() for rank in range(3))
     report = check_ledger(tmp_path / "ledger")

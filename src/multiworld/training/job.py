@@ -305,6 +305,7 @@ class Job:
         error = reason = ""
         try:
             self._publish(TrainingStarted, step=self.state.step, total=total, pid=os.getpid())
+            loader.expect(self.state.step, ())  # its workers start now, and not when the others wait for a newcomer
             yield from trainer.steps(total)
             reason = "it was asked to leave" if trainer.has_left else ""
         except OverError as over:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...errors import MultiworldError, WorldBrokenError, WorldClosedError
 from ..data.base import StepLoader
 from ..data.dealing import deal
-from ..errors import PoisonedStepError, StepError
+from ..errors import PoisonedStepError, SampleError, StepError
 from ..recovery.membership import ExcludedError
 from ..recovery.records import Announcement, Generation, Member
 from ..recovery.team import Team
@@ -297,6 +297,8 @@ class Trainer:
         else:
             dealt = self._dealt(ready, done)
             shares = {place: (*done.get(place, ()), *dealt.get(place, ())) for place in range(len(members))}
+            if done:  # the loader cannot know the share of the next step from what is left of this one
+                self.loader.expect(self.state.step + 1, self._dealt(ready, {}).get(self.team.place, ()))
         self._shares = [tuple(shares[place]) for place in range(len(members))]
         self._share_of = {member.id: share for member, share in zip(members, self._shares, strict=True)}
         self._reduction.use(self.team.world, self._shares)
@@ -517,6 +519,8 @@ class Trainer:
         self.team.world.abort()
         if tries >= MAX_TRIES:
             samples = tuple(sample for batch in self.loader.samples(step.index) for sample in batch)
+            if isinstance(error, SampleError):
+                samples = error.samples
             raise PoisonedStepError(step.index, tries, said, samples) from error
 
     # ---- a loss
