@@ -360,6 +360,17 @@ class Job:
         place = launcher_place()
         return self.world_size if place is None else place.world_size
 
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the first of the present replicas: the one that prints, logs and saves what is wanted once.
+
+        Another one is the first as soon as that one is lost. Before the first step, rank 0 is.
+        """
+        generation = self._membership.generation
+        if generation is None:
+            return self.rank == 0 and not self._closed  # one that came too late has nothing to write
+        return generation.members[0] == self._membership.member
+
     def leave(self) -> None:
         """Leave the training after the present step, and hand everything over: ``steps`` ends then. Any thread."""
         self._is_leaving = True
