@@ -16,6 +16,7 @@ from ..demo.options import Options
 from ..extras import SERVING, install_extra, missing_modules
 from ..process.interruptible import run_interruptible
 from ..process.interruption import SIGNALLED, Interrupted
+from . import demo_training
 from .checks import check_backend, check_output, note_uncompiled, write_output
 from .streams import OutputError
 
@@ -28,6 +29,9 @@ UNREAD = SIGNALLED + signal.SIGPIPE  # whoever read the output did not want to k
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the main job: 0 if everything held, 1 if not, 2 if it cannot run here, 130 after Ctrl-C."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] == "training":
+        return demo_training.main(arguments[1:])
     parser = command_parser()
     parsed = parser.parse_args(arguments)
     missing = missing_modules(NEEDED)
@@ -75,7 +79,8 @@ def command_parser() -> CommandParser:
         description="Train a small model on scikit-learn's handwritten digits, cut it in three stages, serve the "
         "held-out images through the replicas a, {b, b}, c (a process each, a world per edge) under continuous load, "
         "kill and freeze replicas meanwhile, and check every answer against the model in a single process.",
-        epilog="Exit status: 0 if everything held, 1 if anything did not, 2 if it cannot run here, 130 after Ctrl-C.",
+        epilog="There is another one: multiworld demo training. "
+        "Exit status: 0 if everything held, 1 if anything did not, 2 if it cannot run here, 130 after Ctrl-C.",
     )
     parser.add_argument("--seconds", type=float, default=18.0, help="length of the load (default: %(default)g)")
     parser.add_argument("--seed", type=int, default=0, help="split, training and faults (default: 0)")
