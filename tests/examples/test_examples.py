@@ -32,7 +32,12 @@ EXPECTED = {
     "several_worlds.py": "green and blue go on: [20.0, 20.0]",
 }
 LAUNCHED = "elastic_worlds.py"
-LAUNCHED_TRAININGS = {"train_ddp.py", "train_ddp_worlds.py"}  # run by tests/process/test_launched_training.py
+LAUNCHED_TRAININGS = {
+    "train_ddp.py",
+    "train_ddp_worlds.py",
+    "train_from_torchft.py",
+    "train_from_torchrun.py",
+}  # run by tests/process/test_launched_training.py
 REPLICAS = "train_replicas.py"  # run by tests/process/test_training_example.py
 FORERUNNERS = {"multiworld_asyncio.py", "single_world.py"}  # they go on until they are killed
 GENERATION = "serve_gpt.py"  # run by tests/process/test_serving_generation.py

@@ -72,3 +72,25 @@ def test_the_same_training_on_worlds_goes_on_where_it_was_and_replaces_the_kille
     # what rank 1 sent in the step before may have been lost with it; then nobody who is left has done that step
     assert {life.step for life in lives[3:]} in ({KILL_AT}, {KILL_AT - 1})
     assert losses == pytest.approx([loss_undisturbed()] * 3, rel=0, abs=1e-6)
+
+
+def test_the_same_training_on_resilient_steps_completes_the_step_of_the_loss() -> None:
+    ended = run_example("train_from_torchrun.py", f"--steps={STEPS}", f"--kill-at={KILL_AT}")
+    assert "rank 1 failed: killed by SIGKILL" in ended
+    (loss,) = re.findall(r"loss at the end (\S+)", ended)
+    assert float(loss) == pytest.approx(loss_undisturbed(), rel=0, abs=1e-6)
+
+
+def test_a_loop_ported_from_torchft_uses_each_sample_once_though_a_replica_dies(tmp_path: Path) -> None:
+    ended = run_example("train_from_torchft.py", "--kill-at=7", f"--ledger={tmp_path}")
+    assert "rank 0 failed: killed by SIGKILL" in ended
+    assert ended.count("20 steps with 480 samples: each sample once, the global batch constant") == 1, ended
+    assert set(re.findall(r"step \d+: (\d+) samples", ended)) == {"24"}
+
+
+def run_example(name: str, *options: str) -> str:
+    run = [sys.executable, "-m", "multiworld.run", "--nproc-per-node=3", "--max-restarts=3", "--warm"]
+    command = [*run, str(EXAMPLES / name), *options]
+    ended = warm_programs.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout + ended.stderr

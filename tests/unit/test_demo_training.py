@@ -24,7 +24,7 @@ def finished(rank: int, digest: str = "d") -> Finished:
 
 
 def judge(records: list[Record], kills: list[Kill]) -> Report:
-    alone = Run(records=[done(0, step, float(step)) for step in range(3)] + [finished(0)])
+    alone = Run(records=[*(done(0, step, float(step)) for step in range(3)), finished(0)])
     disturbed = Run(records=records, kills=kills)
     return Report(alone=alone, disturbed=disturbed, steps=3, replicas=2, global_batch=BATCH, num_kills=len(kills))
 
