@@ -9,27 +9,53 @@ from collections.abc import Callable
 from multiworld.bench.report import Line
 
 from ..suite import Suite
+from . import beside, disturbed, faithful
 from .kills import kills
 from .overhead import checkpoints, overhead
 
 LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "overhead": ("steps while nothing fails, beside plain DDP", lambda o: overhead(o.alternations, o.steps)),
     "kill": ("one of four replicas killed in each phase", lambda o: kills(o.alternations, o.kills, o.seed)),
-    "save": ("a checkpoint every 20 steps", lambda o: checkpoints(o.alternations, o.steps)),
+    "stop": ("one of four replicas stopped", lambda o: disturbed.stops(o.alternations)),
+    "cut": ("one of three hosts cut off (needs root)", lambda o: disturbed.cuts(o.alternations)),
+    "two": ("two replicas killed, the second while the first is mended", lambda o: disturbed.doubles(o.pairs, o.seed)),
+    "agent": ("an agent killed, the one with the store, too", lambda o: disturbed.agents(o.alternations)),
+    "loss": ("the losses of 200 steps with five failures", lambda o: faithful.losses(o.alternations)),
+    "exact": ("bits with failures, and with other numbers of replicas", lambda o: faithful.exact(o.alternations)),
+    "samples": ("samples of each step under random kills", lambda o: faithful.samples(o.schedules, o.seed)),
+    "growth": ("what is open after kills and joins", lambda o: faithful.growth(o.joins)),
+    "save": ("a checkpoint every 20 steps, beside none", lambda o: checkpoints(o.alternations, o.steps)),
+    "resume": ("all replicas lost, on three instead of four again", lambda o: beside.resume(o.alternations)),
+    "disk": ("a full disk under checkpoints (needs root)", lambda o: beside.full_disk()),
+    "drain": ("one of two hosts asked to leave", lambda o: beside.drain(o.alternations)),
+    "flip": ("one bit of one of three replicas flipped", lambda o: beside.flip(o.alternations, o.seed)),
+    "slow": ("one of four ranks slower", lambda o: beside.slow(o.alternations, o.seed)),
+    "diloco": ("bytes in rounds of 50 steps", lambda o: beside.diloco(o.steps)),
 }
-SUITE = Suite(name="training", lines=LINES, reference="plain DDP on gloo")
+NOT_REPEATED = ("two", "samples", "growth", "disk", "diloco")
+SUITE = Suite(
+    name="training",
+    lines=LINES,
+    reference="plain DDP on gloo",
+    other_references={"save": "without checkpoints"},
+    not_alternated=NOT_REPEATED,
+)
 
 
 def _arguments() -> argparse.Namespace:
     parser = SUITE.parser(__doc__)
     parser.add_argument("--steps", type=int, default=200, help="of a training without failures (default 200)")
     parser.add_argument("--kills", type=int, default=100, help="in all (default 100)")
+    parser.add_argument("--pairs", type=int, default=20, help="of two that are killed (default 20)")
+    parser.add_argument("--schedules", type=int, default=50, help="of kills, each a training (default 50)")
+    parser.add_argument("--joins", type=int, default=50, help="of what is open afterwards (default 50)")
     parser.add_argument("--quick", action="store_true", help="one alternation, 14 kills, 60 steps: not to be believed")
     options = parser.parse_args()
     if options.alternations < 1:
         parser.error(f"--alternations {options.alternations}: expected at least 1")
     if options.quick:
         options.alternations, options.kills, options.steps = 1, 14, 60
+        options.pairs, options.schedules, options.joins = 3, 3, 6
     return options
 
 

@@ -79,6 +79,16 @@ class Orders:
         self._journal.write("strike", rank=self._rank, step=self._step, phase=phase, signum=order.signum)
         os.kill(os.getpid(), order.signum)
 
+    def flip(self, model: nn.Module) -> None:
+        """If that was ordered, flip one bit of one parameter: the rank goes on and knows nothing of it."""
+        if self._armed is None or self._armed.phase != "flip":
+            return
+        self._armed = None
+        parameter = next(iter(model.parameters()))
+        bits = parameter.detach().view(torch.int32).view(-1)
+        bits[bits.numel() // 2] ^= 1 << 12
+        self._journal.write("strike", rank=self._rank, step=self._step, phase="flip", signum=0)
+
     def _arm_newcomer(self) -> None:
         """An order to a newcomer is older than its process; only one process obeys it."""
         self._inode = 0

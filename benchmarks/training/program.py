@@ -10,15 +10,31 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.data import Dataset
 
 from multiworld import training
 from multiworld.process.facts import count_threads, open_descriptors, rss_bytes
-from multiworld.training.events import MembershipChanged, RecoveryPhase, StateReceived, StepCommitted, TrainingEvent
+from multiworld.training.events import (
+    CheckpointFailed,
+    CheckpointLoaded,
+    CheckpointSaved,
+    MembershipChanged,
+    RecoveryPhase,
+    ReplicasDiverged,
+    SlowRank,
+    StateReceived,
+    StepCommitted,
+    TrainingEvent,
+)
 from multiworld.training.recovery.transfer import TAG
 from multiworld.world.world import World
 
 from .orders import Orders
+from .tasks import Sample
 from .worker import Worker
+
+handed_over = [0]
+"""Bytes that this rank gave to collectives."""
 
 
 def main() -> None:
@@ -26,21 +42,27 @@ def main() -> None:
     parser.add_argument("--exact", action="store_true")
     parser.add_argument("--min-replicas", type=int, default=1)
     parser.add_argument("--lease-s", type=float)
-    parser.add_argument("--scheduler", action="store_true")
     parser.add_argument("--count-resources", action="store_true")
     parser.add_argument("--save-every", type=int, default=0)
-    parser.add_argument("--sync", choices=("diloco", "local-sgd"))
+    parser.add_argument("--sync", choices=("diloco",))
     parser.add_argument("--sync-every", type=int, default=50)
-    parser.add_argument("--replay-every", type=int, default=0)
+    parser.add_argument("--compare-every", type=int, default=0)
     worker = Worker(parser, int(os.environ["RANK"]))
     options, task = worker.options, worker.task
     _watch_channel(worker.orders)
-    lease = {} if options.lease_s is None else {"lease_s": options.lease_s}
-    job = training.join("bench", min_replicas=options.min_replicas, exact=options.exact, seed=0, **lease)
-    model = job.replicate(task.model(dropout=options.dropout))
+    job = training.join(
+        "bench",
+        min_replicas=options.min_replicas,
+        exact=options.exact,
+        seed=0,
+        progress=False,
+        **_join_options(options),
+    )
+    sync = training.DiLoCo(every=options.sync_every) if options.sync == "diloco" else None
+    model = job.replicate(task.model(dropout=options.dropout), sync=sync)
     optimizer = job.optimizer(torch.optim.AdamW(model.parameters(), lr=task.lr))
     loader = job.loader(
-        task.dataset(),
+        SlowDataset(task.dataset(), worker.orders),
         global_batch=options.global_batch,
         micro_batch=options.micro_batch,
         shuffle=True,
@@ -52,6 +74,7 @@ def main() -> None:
     worker.orders.watch(task.middle(model), optimizer)
     for step in job.steps(loader, total=options.steps):
         worker.orders.begin(step.index)
+        worker.orders.flip(model)
         time.sleep(options.pause_s)
         with step:
             for batch in step:
@@ -66,14 +89,51 @@ def main() -> None:
     worker.ended(model, optimizer=_digest_of(optimizer.state_dict()))
 
 
+def _join_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what was asked for and is not the default."""
+    found: dict[str, Any] = {}
+    if options.lease_s is not None:
+        found["lease_s"] = options.lease_s
+    if options.save_every:
+        found["checkpoint"] = training.Checkpoint(options.checkpoint, every_steps=options.save_every)
+    if options.compare_every:
+        found["health"] = training.Health(compare_every=options.compare_every)
+    return found
+
+
+class SlowDataset(Dataset[Sample]):
+    """A dataset whose samples take longer once that was ordered."""
+
+    def __init__(self, dataset: Dataset[Sample], orders: Orders) -> None:
+        self._dataset, self._orders = dataset, orders
+
+    def __len__(self) -> int:
+        return len(self._dataset)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: int) -> Sample:
+        with self._orders.slowed("data"):
+            return self._dataset[index]
+
+
 def _reporter(worker: Worker, counts: bool) -> Callable[[TrainingEvent], None]:
     def tell(event: TrainingEvent) -> None:
         if isinstance(event, StepCommitted):
             loss = event.values.get("loss")
             more: dict[str, Any] = {"redone": event.redone, "generation": event.generation}
+            more["bytes"] = handed_over[0]
             if counts and event.step % 10 == 0:
                 more["resources"] = (len(open_descriptors()), count_threads(), rss_bytes())
             worker.committed(event.step, replicas=event.replicas, loss=loss, **more)
+        elif isinstance(event, SlowRank):
+            worker.journal.write("slow", step=event.step, slow=event.slow_rank, factor=event.factor, part=event.part)
+        elif isinstance(event, ReplicasDiverged):
+            worker.journal.write("diverged", step=event.step, wrong=event.wrong, removed=event.removed)
+        elif isinstance(event, CheckpointSaved):
+            worker.journal.write("saved", step=event.step, stall_s=event.stall_s, took_s=event.took_s)
+        elif isinstance(event, CheckpointFailed):
+            worker.journal.write("not saved", step=event.step, reason=event.reason)
+        elif isinstance(event, CheckpointLoaded):
+            worker.journal.write("loaded", step=event.step)
         elif isinstance(event, RecoveryPhase):
             worker.journal.write("phase", name=event.name, step=event.step, took_s=event.took_s)
         elif isinstance(event, MembershipChanged):
@@ -89,11 +149,14 @@ def _reporter(worker: Worker, counts: bool) -> Callable[[TrainingEvent], None]:
 def _watch_channel(orders: Orders) -> None:
     """Reach ``all-reduce``, ``commit`` and ``transfer`` right after the operation of that phase was begun."""
 
-    def after(name: str, phase: Callable[..., str | None]) -> None:
+    def after(name: str, sent: int | None, phase: Callable[..., str | None]) -> None:
         begin = getattr(World, name)
 
         def watched(world: World, *arguments: Any, **options: Any) -> Any:
             operation = begin(world, *arguments, **options)
+            if sent is not None:
+                tensors = arguments[sent]
+                handed_over[0] += sum(each.nbytes for each in ([tensors] if torch.is_tensor(tensors) else tensors))
             reached = phase(*arguments)
             if reached is not None:
                 orders.reach(reached)
@@ -101,11 +164,11 @@ def _watch_channel(orders: Orders) -> None:
 
         setattr(World, name, watched)
 
-    after("start_all_reduce", lambda *_: "all-reduce")
-    after("start_all_to_all", lambda *_: "all-reduce")
-    after("start_all_gather", lambda rows, mine, *_: "commit" if mine.dtype is torch.uint8 else None)
-    after("start_send_tensors", lambda tensors, peer, tag, *_: "transfer" if tag == TAG else None)
-    after("start_recv_tensors", lambda peer, tag, *_: "receive" if tag == TAG else None)
+    after("start_all_reduce", 0, lambda *_: "all-reduce")
+    after("start_all_to_all", 1, lambda *_: "all-reduce")
+    after("start_all_gather", 1, lambda rows, mine, *_: "commit" if mine.dtype is torch.uint8 else None)
+    after("start_send_tensors", None, lambda tensors, peer, tag, *_: "transfer" if tag == TAG else None)
+    after("start_recv_tensors", None, lambda peer, tag, *_: "receive" if tag == TAG else None)
 
 
 def _digest_of(state: Any) -> str:

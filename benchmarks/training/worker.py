@@ -54,7 +54,14 @@ class Worker:
     def committed(self, step: int, *, replicas: int, loss: float | None = None, **more: Any) -> None:
         ids = self._ids.pop(step, [])
         computed = self._computed.pop(step, 0)
-        fields = {"step": step, "replicas": replicas, "loss": loss, "computed": computed, **more}
+        fields = {
+            "step": step,
+            "replicas": replicas,
+            "loss": loss,
+            "computed": computed,
+            "cpu": time.process_time(),
+            **more,
+        }
         self.journal.write("commit", **fields, **({"ids": ids} if ids else {}))
 
     def ended(self, model: nn.Module, **more: Any) -> None:
