@@ -491,10 +491,9 @@ class Trainer:
         if isinstance(error, RepeatStep):
             step.change(StepChange.BROKE)
             return True
-        if isinstance(error, (WorldBrokenError, WorldClosedError)) and step.phase in (
-            StepPhase.OPEN,
-            StepPhase.COMPUTING,
-        ):  # of a world inside of the replica: what was computed may be half done
+        may_repeat = step.phase in (StepPhase.OPEN, StepPhase.COMPUTING) and step.attempt < MAX_TRIES
+        if isinstance(error, (WorldBrokenError, WorldClosedError)) and may_repeat:
+            # Of a world of the program's own, inside of the replica perhaps: what was computed may be half done.
             self._progress.done.clear()
             self._buffers.undo()
             if self.team.stands:  # the others wait there for this member's gradients
@@ -503,7 +502,8 @@ class Trainer:
             step.change(StepChange.BROKE)
             return True
         self.failure = f"{type(error).__name__}: {error}"
-        if isinstance(error, Exception) and (isinstance(error, StepError) or not isinstance(error, MultiworldError)):
+        is_own = isinstance(error, (StepError, WorldBrokenError, WorldClosedError))
+        if isinstance(error, Exception) and (is_own or not isinstance(error, MultiworldError)):
             self._tell_raised(step, error)
         return False
 
