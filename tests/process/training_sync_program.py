@@ -16,10 +16,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from multiworld import training
 
-NUM_MICRO_BATCHES, ROWS, INNER_LR = 6, 4, 0.05
+NUM_MICRO_BATCHES, ROWS, INNER_LR, MAX_NORM = 6, 4, 0.05, 100.0
 WAIT_AFTER = 20  # steps after the kill: the survivors have taken outer steps alone then
 STRATEGIES: dict[str, training.LocalSGD | training.DiLoCo] = {
     "local": training.LocalSGD(every=6),
@@ -77,11 +79,17 @@ class Rows:
         pass
 
 
-def main(folder: str, strategy: str, total: int, killed_rank: int, kill_at: int) -> None:
+def main(folder: str, kind: str, total: int, killed_rank: int, kill_at: int) -> None:
     torch.set_num_threads(1)
-    job = training.join("sync")
-    model = job.replicate(make_model(), sync=STRATEGIES[strategy])
-    optimizer = job.optimizer(torch.optim.SGD(model.parameters(), lr=INNER_LR))
+    is_sharded = kind == "fsdp"
+    job = training.join("sync", replica_size=2 if is_sharded else 1, progress=False)
+    model = make_model()
+    if is_sharded:
+        for layer in (*model.children(), model):
+            fully_shard(layer, mesh=job.replica.device_mesh())
+    job.replicate(model, sync=STRATEGIES.get(kind))
+    make_optimizer = torch.optim.AdamW if is_sharded else torch.optim.SGD
+    optimizer = job.optimizer(make_optimizer(model.parameters(), lr=INNER_LR))
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
     job.track(scheduler=scheduler)
     log_path = Path(folder) / f"{job.rank}-{os.getpid()}"
@@ -91,18 +99,20 @@ def main(folder: str, strategy: str, total: int, killed_rank: int, kill_at: int)
             share = []
             with step:
                 for number, inputs in step:
+                    loss = loss_of(model, job.replica.part(inputs))
                     if is_first_life and job.rank == killed_rank and step.index == kill_at:
                         os.kill(os.getpid(), signal.SIGKILL)
-                    loss = loss_of(model, inputs)
                     loss.backward()  # type: ignore[no-untyped-call]
                     step.record(loss=loss)
                     share.append(number)
+                torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
                 optimizer.step()
                 scheduler.step()
             log.write(json.dumps({"step": step.index, "share": share, "values": dict(step.values)}) + "\n")
             if killed_rank >= 0:
                 pace(Path(folder), killed_rank, may_wait=step.index == kill_at + WAIT_AFTER)
-        final = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+        params = [each.full_tensor() if isinstance(each, DTensor) else each for each in model.parameters()]
+        final = torch.cat([each.detach().flatten() for each in params])
         log.write(json.dumps({"final": final.tolist(), "scheduler": scheduler.last_epoch}) + "\n")
 
 

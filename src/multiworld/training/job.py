@@ -8,7 +8,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -21,6 +22,7 @@ from ..world.launcher.process_link import process_link
 from ..world.liveness import DEFAULT_LEASE_S
 from ..world.manager import WorldManager
 from ..world.processes.vitals import host_identity
+from ..world.world import World
 from .checkpoint.config import Checkpoint
 from .data.base import StepLoader
 from .data.map_loader import MapLoader
@@ -30,7 +32,7 @@ from .data.stream_loader import StreamLoader
 from .engine.buffers import Buffers
 from .engine.decision import Outcome
 from .engine.facts import Facts
-from .engine.gradients import Gradients, local
+from .engine.gradients import Gradients
 from .engine.reduction import Reduction, SumReduction, TreeReduction
 from .engine.step import Step
 from .engine.trainer import Trainer, TrainerOptions
@@ -50,6 +52,8 @@ from .recovery.membership import Membership, MembershipOptions, OverError, new_m
 from .recovery.records import Generation
 from .recovery.state_parts import check_parts
 from .recovery.team import Team
+from .replica.layout import check_replica_size
+from .replica.replica import Replica
 from .settings import settings_of
 from .state import Stateful, TrainingState
 from .sync.outer import make_outer_step
@@ -84,6 +88,7 @@ class JobOptions:
     checkpoint: Checkpoint | None = None
     record: str | None = None
     progress: bool = True
+    replica_size: int = 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or "/" in self.name or len(self.name) > 100:
@@ -114,6 +119,7 @@ def join(
     checkpoint: Checkpoint | None = None,
     record: str | os.PathLike[str] | None = None,
     progress: bool = True,
+    replica_size: int = 1,
 ) -> Job:
     """Join a training, and return this process's part of it. Under the launcher the name is enough.
 
@@ -126,7 +132,8 @@ def join(
     its first step waits for all replicas. ``checkpoint``: take checkpoints, and begin with the newest one. ``record``:
     ``multiworld train report``; by default below the launcher's ``--log-dir``, if it has one. ``progress``: one of the
     processes shows on standard error how the training stands. What ``multiworld train`` was told of ``min_replicas``
-    and ``record`` holds where this call does not say it.
+    and ``record`` holds where this call does not say it. ``replica_size``: how many processes hold one copy of the
+    model together, see ``Job.replica``; ranks 0 to ``replica_size - 1`` are the first replica.
     """
     settings = settings_of()
     min_replicas = settings.min_replicas if min_replicas is None else min_replicas
@@ -143,6 +150,7 @@ def join(
         checkpoint=checkpoint,
         record=settings.record if record is None else os.fspath(record),
         progress=progress,
+        replica_size=replica_size,
     )
     place = launcher_place()
     if place is not None:
@@ -179,6 +187,8 @@ class Job:
         self._is_leaving = False
         self._trainer: Trainer | None = None
         self._closed = False
+        size = options.replica_size
+        check_replica_size(size, world_size)
         member = new_member(rank, host_identity().hex())
         link = process_link()
         self._view = View(
@@ -189,12 +199,23 @@ class Job:
             tell=None if link is None else link.tell,
         )
         self._manager = WorldManager(token=token, lease_s=options.lease_s)
-        rules = Rules(min_members=options.min_replicas, expected=world_size, gather_s=options.gather_s)
+        self.replica = Replica(options.name, rank, size, partial(self._join_world, store))
+        """The processes that hold one copy of the model together; this one alone, unless ``replica_size`` was given."""
+        if size > 1:
+            member = replace(member, replica=self._id_of_replica(member.id))
+        rules = Rules(
+            min_members=options.min_replicas * size,
+            expected=world_size,
+            gather_s=options.gather_s,
+            replica_size=size,
+        )
         member_options = MembershipOptions(
             name=options.name, rules=rules, lease_s=options.lease_s, join_timeout_s=options.join_timeout_s, store=store
         )
         self._membership = Membership(self._manager, member, member_options)
-        self._team = Team(self._manager, self._membership, name=options.name, backend=options.backend, store=store)
+        self._team = Team(
+            self._manager, self._membership, self.replica, name=options.name, backend=options.backend, store=store
+        )
         self._keeper: CheckpointKeeper | None = None
         self._is_save_asked = self._is_save_due = False
         if options.checkpoint is not None:
@@ -203,6 +224,19 @@ class Job:
             self._keeper = CheckpointKeeper(
                 options.checkpoint, job=options.name, member=member.id, state=self.state, publish=self._publish
             )
+
+    def _join_world(self, store: str | None, name: str, rank: int, size: int) -> World:
+        timeout_s = self.options.join_timeout_s
+        return self._manager.blocking.join(name, rank, size, store, self.options.backend, timeout_s)
+
+    def _id_of_replica(self, own: str) -> str:
+        """Meet the other processes of this replica. Raises SetupError if they do not come."""
+        try:
+            return self.replica.agree_on_id(own)
+        except BaseException:
+            self._manager.close(timeout_s=1.0)
+            self._view.close()
+            raise
 
     def __repr__(self) -> str:
         return f"<Job {self.options.name!r} rank {self.rank} step {self.state.step}>"
@@ -323,7 +357,9 @@ class Job:
             if self._keeper is not None:
                 self._keeper.close(is_complete=not error and not trainer.has_left, has_failed=bool(error))
             self._publish(TrainingEnded, step=self.state.step, reason=reason, error=error)
-            self.close(gracefully=not error)
+            self._leave_training(gracefully=not error)
+            if error or self.replica.size == 1:
+                self.close(gracefully=not error)
 
     def _new_trainer(self, loader: StepLoader) -> Trainer:
         check_parts({name: part.state_dict() for name, part in self.state.parts.items()})
@@ -351,7 +387,7 @@ class Job:
         if self._keeper is not None:
             trainer.saved_step, trainer.restart = self._keeper.saved_step, self._keeper.restart
             trainer.own_facts = self._own_facts
-        trainer.full_size = self.world_size
+        trainer.full_size = self.world_size // self.replica.size
         trainer.num_wanted = self._num_wanted
         trainer.may_skip_optimizer = any(isinstance(part, torch.amp.GradScaler) for part in self.state.parts.values())
         return trainer
@@ -391,7 +427,16 @@ class Job:
         return {"save": True} if self._is_save_asked else {}
 
     def close(self, *, gracefully: bool = True) -> None:
-        """Leave all worlds and release everything. Idempotent; the end of ``steps`` calls it."""
+        """Leave all worlds and release everything. Idempotent.
+
+        The end of ``steps`` calls it, but not in a replica of several processes: its mesh is still needed, to gather
+        the model for example.
+        """
+        self._leave_training(gracefully=gracefully)
+        self.replica.close(gracefully=gracefully)
+        self._manager.close(timeout_s=1.0)
+
+    def _leave_training(self, *, gracefully: bool) -> None:
         if self._closed:
             return
         self._closed = True
@@ -403,7 +448,6 @@ class Job:
             self._keeper.close(is_complete=False, has_failed=not gracefully)
         self._team.close(gracefully=gracefully)
         self._membership.close()
-        self._manager.close(timeout_s=1.0)
         for loader in self._loaders:
             loader.close()
         if self._recorder is not None:
@@ -435,9 +479,9 @@ class Job:
         if error is None:
             return
         lost_rank = -1
-        generation = self._membership.generation
-        if generation is not None and 0 <= error.rank < len(generation.members):
-            lost_rank = generation.members[error.rank].rank
+        place = -1 if self._membership.generation is None else self._team.place_of(error)
+        if place >= 0:
+            lost_rank = self._team.generation.members[place].rank
         logger.info("step %d: rank %d is lost: %s", step, lost_rank, error.cause)
         self._publish(MemberLost, lost_rank=lost_rank, step=step, cause=type(error).__name__, detail=error.cause)
         now = time.monotonic()
@@ -466,7 +510,7 @@ class Job:
 
     def step_committed(self, step: Step, generation: Generation, facts: Sequence[Facts], outcome: Outcome) -> None:
         if self._recorder is not None:
-            self._recorder.commit(step.index, generation.number, facts)
+            self._recorder.commit(step.index, generation.number, facts[:: self.replica.size])
         link = process_link()
         if link is not None:
             link.progress()
@@ -489,7 +533,7 @@ class Job:
             step=step.index,
             values=step.values,
             num_samples=step.num_samples,
-            replicas=len(self._team.generation.members),
+            replicas=len(self._team.generation.members) // self.replica.size,
             took_s=trainer.took_s,
             seconds=dict(trainer.seconds),
             redone=trainer.num_redone,
@@ -510,6 +554,8 @@ class Job:
                 f"sync={sync!r} does not go with exact=True or batch={self.options.batch!r}: replicas that compute "
                 "their steps alone have gradients and micro-batches of their own"
             )
+        if sync is not None and self.replica.size > 1:
+            raise ValueError(f"sync={sync!r} does not go with replica_size={self.replica.size} yet: choose one of them")
         self._sync = sync
 
     def _check_not_begun(self, what: str) -> None:
@@ -542,7 +588,7 @@ class Job:
     def _digest(self, loader: StepLoader) -> str:
         """Return what all ranks must have in common, part by part."""
         self._num_optimized = sum(len(group["params"]) for each in self._optimizers for group in each.param_groups)
-        model = [(name, tuple(local(each).shape), str(each.dtype)) for name, each in self._parameters.values()]
+        model = [(name, tuple(each.shape), str(each.dtype)) for name, each in self._parameters.values()]
         optimizers = [(type(each).__name__, sorted(each.defaults.items(), key=str)) for each in self._optimizers]
         parts = {
             "the model": model,

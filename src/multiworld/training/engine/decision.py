@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..replica.layout import places_lost_with
 from .facts import Facts
 
 
@@ -28,15 +29,15 @@ class Outcome:
     save: bool = False
 
 
-def decide(facts: Sequence[Facts]) -> Outcome:
-    """``facts``: of all members, by place."""
+def decide(facts: Sequence[Facts], replica_size: int = 1) -> Outcome:
+    """``facts``: of all members, by place. The processes of a replica compute each micro-batch, and leave, together."""
     computed = [each for each in facts if each.done]
     unused = frozenset.intersection(*(frozenset(each.unused) for each in computed)) if computed else frozenset()
     return Outcome(
         values=means(facts),
-        num_done=sum(len(each.done) for each in facts),
+        num_done=sum(len(each.done) for each in facts) // replica_size,
         not_ready=frozenset(place for place, each in enumerate(facts) if not each.is_ready),
-        leaving=frozenset(place for place, each in enumerate(facts) if each.is_leaving),
+        leaving=places_lost_with([place for place, each in enumerate(facts) if each.is_leaving], replica_size),
         newcomers=tuple(sorted({newcomer for each in facts for newcomer in each.newcomers})),
         unused=unused,
         changed=frozenset(index for each in facts for index in each.changed),

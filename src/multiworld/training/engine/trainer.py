@@ -20,6 +20,7 @@ from ..recovery.membership import ExcludedError
 from ..recovery.records import Announcement, Generation, Member
 from ..recovery.team import Team
 from ..recovery.transfer import DamagedStateError, Receiving, Sending
+from ..replica.layout import places_of_shard, share_of_replicas
 from ..state import TrainingState
 from .buffers import Buffers
 from .commit import exchange
@@ -189,7 +190,7 @@ class Trainer:
         if self._is_over() or not (outcome.leaving or outcome.newcomers):
             return False
         try:
-            self.team.world.blocking.barrier()  # all know that the step counts, before anybody goes
+            self._meet()  # all know that the step counts, before anybody goes
         except (WorldBrokenError, WorldClosedError) as error:
             self._advance(error)
             return False
@@ -209,8 +210,7 @@ class Trainer:
         while self._has_state:
             team = self.team
             try:
-                newcomers = self._wait_for_missing() if team.place == 0 else ()
-                facts = exchange(team.world, Facts(step=self.state.step, newcomers=newcomers))
+                facts = team.replica.as_one(self._hear_of_missing)
                 if not facts[0].newcomers:
                     self._hand_over()
                     return True
@@ -219,6 +219,10 @@ class Trainer:
                 error = broken
             self._advance(error)
         return False
+
+    def _hear_of_missing(self) -> list[Facts]:
+        newcomers = self._wait_for_missing() if self.team.place == 0 else ()
+        return exchange(self.team.world, Facts(step=self.state.step, newcomers=newcomers))
 
     def _wait_for_missing(self) -> tuple[str, ...]:
         """Return who has come to replace a lost member, as soon as there is one; nobody if all are here."""
@@ -239,6 +243,13 @@ class Trainer:
         except (WorldBrokenError, WorldClosedError) as error:
             logger.info("a newcomer did not get the state before the training was over: %s", error)
 
+    def _meet(self) -> None:
+        def barrier() -> list[Facts]:
+            self.team.world.blocking.barrier()
+            return []
+
+        self.team.replica.as_one(barrier)
+
     # ---- the loop over micro-batches
 
     def micro_batches(self, step: Step) -> Iterator[Any]:
@@ -249,13 +260,7 @@ class Trainer:
         while True:
             try:
                 yield from self._compute(step)
-                self._gradients.fill_up()
-                self._reduce()
-                facts = exchange(self.team.world, self._own_facts())
-                late = sorted({bucket for each in facts for bucket in each.late})
-                if late:  # on any member: all reduce these once more
-                    self._reduce_again(late)
-                    facts = exchange(self.team.world, self._own_facts())
+                facts = self.team.replica.as_one(self._complete)
             except (WorldBrokenError, WorldClosedError) as error:
                 before = self.team.generation
                 heard = self._recover(error)
@@ -265,6 +270,17 @@ class Trainer:
                 return
             self._commit(step, facts, self.team.generation)
             return
+
+    def _complete(self) -> list[Facts]:
+        """Reduce, and hear the facts of all: who returns knows that the step counts. Raises the world's error."""
+        self._gradients.fill_up()
+        self._reduce()
+        facts = exchange(self.team.world, self._own_facts())
+        late = sorted({bucket for each in facts for bucket in each.late})
+        if late:  # on any member: all reduce these once more
+            self._reduce_again(late)
+            facts = exchange(self.team.world, self._own_facts())
+        return facts
 
     def _begin(self) -> None:
         self._progress = _Progress()
@@ -289,19 +305,21 @@ class Trainer:
         return [*self._gradients.buckets, *self._buffers.buckets]
 
     def _deal(self, done: Mapping[int, Sequence[int]]) -> None:
-        """Share out what nobody has done; all members do so alike."""
-        members = self.team.generation.members
-        ready = [place for place in range(len(members)) if place not in self._not_ready]
+        """Share out what nobody has done; all members do so alike. ``done``: by place."""
+        members, size = self.team.generation.members, self.team.replica.size
+        units = [each.unit for each in members[::size]]
         if self._share_of and self._options.batch != "constant":
-            shares = {place: self._share_of.get(member.id, ()) for place, member in enumerate(members)}
+            shares = [self._share_of.get(unit, ()) for unit in units]
         else:
-            dealt = self._dealt(ready, done)
-            shares = {place: (*done.get(place, ()), *dealt.get(place, ())) for place in range(len(members))}
+            done_by = {place // size: numbers for place, numbers in done.items()}
+            ready = [number for number in range(len(units)) if number * size not in self._not_ready]
+            dealt = self._dealt(ready, done_by)
+            shares = [(*done_by.get(number, ()), *dealt.get(number, ())) for number in range(len(units))]
             if done:  # the loader cannot know the share of the next step from what is left of this one
-                self.loader.expect(self.state.step + 1, self._dealt(ready, {}).get(self.team.place, ()))
-        self._shares = [tuple(shares[place]) for place in range(len(members))]
-        self._share_of = {member.id: share for member, share in zip(members, self._shares, strict=True)}
-        self._reduction.use(self.team.world, self._shares)
+                self.loader.expect(self.state.step + 1, self._dealt(ready, {}).get(self.team.place // size, ()))
+        self._share_of = dict(zip(units, shares, strict=True))
+        self._shares = share_of_replicas(shares, size)
+        self._reduction.use(self.team.shard_world, shares)
 
     def _dealt(self, ready: Sequence[int], done: Mapping[int, Sequence[int]]) -> dict[int, tuple[int, ...]]:
         dealt = deal(self.loader.num_micro_batches, ready, done)
@@ -325,7 +343,8 @@ class Trainer:
             for number, batch in batches:
                 began = time.perf_counter()
                 _add(progress.seconds, "data", began - waited_from)
-                self._check_standing()
+                if self.team.replica.size == 1:  # else its processes must enter the same collectives to the end
+                    self._check_standing()
                 self._begin_micro_batch(number, may_overlap=number == todo[-1])
                 yield batch
                 self._gradients.end_micro_batch()
@@ -359,7 +378,7 @@ class Trainer:
                 self._launch_failed = True
 
     def _check_standing(self) -> None:
-        error = self.team.world.error
+        error = self.team.error
         if error is not None:
             raise error
 
@@ -427,7 +446,7 @@ class Trainer:
 
     def _count(self, facts: list[Facts], generation: Generation) -> None:
         self._facts = facts
-        self._outcome = decide(facts)
+        self._outcome = decide(facts, self.team.replica.size)
         self._looked_at = self._buffers.next_to_look_at(self._looked_at, self._outcome.changed)
         self.state.step += 1
         if generation is self.team.generation:
@@ -443,9 +462,11 @@ class Trainer:
         outcome = self._outcome
         had_begun = not (outcome.leaving or outcome.newcomers)
         if had_begun and self._options.batch != "constant":
-            ready = [place for place in range(len(before.members)) if place not in outcome.not_ready]
+            size = self.team.replica.size
+            units = [each.unit for each in before.members[::size]]
+            ready = [number for number in range(len(units)) if number * size not in outcome.not_ready]
             dealt = self._dealt(ready, {})
-            self._share_of_others = {each.id: dealt.get(place, ()) for place, each in enumerate(before.members)}
+            self._share_of_others = {unit: dealt.get(number, ()) for number, unit in enumerate(units)}
         self._outcome = replace(outcome, leaving=frozenset(), newcomers=(), not_ready=self._not_ready)
 
     @property
@@ -488,6 +509,8 @@ class Trainer:
         self._observer.step_applied(step)
 
     def step_failed(self, step: Step, error: BaseException) -> bool:
+        if isinstance(error, (WorldBrokenError, WorldClosedError)):
+            self.team.replica.check(error)
         if isinstance(error, RepeatStep):
             step.change(StepChange.BROKE)
             return True
@@ -594,8 +617,9 @@ class Trainer:
     def _begin_generation(self, generation: Generation) -> None:
         members, me = generation.members, self.team.membership.member.id
         self._not_ready = frozenset() if generation.is_restart else _places(members, generation.stateless)
-        sources = sorted(_places(members, generation.sources))
-        newcomers = sorted(_places(members, generation.stateless))
+        same_shard = places_of_shard(self.team.place, len(members), self.team.replica.size)
+        sources = sorted(_places(members, generation.sources).intersection(same_shard))
+        newcomers = sorted(_places(members, generation.stateless).intersection(same_shard))
         if generation.is_restart:
             self._begin_together(sources[0], newcomers)
         elif me in generation.stateless:
@@ -605,7 +629,7 @@ class Trainer:
         elif newcomers and self.team.place in sources:
             self._sendings.append(Sending(self.team.world, self.state.capture(), sources, newcomers))
         if self._is_computing and self._has_state and generation.step == self.state.step:
-            gone = self._share_of.keys() - {each.id for each in members}
+            gone = self._share_of.keys() - {each.unit for each in members}
             if self._options.batch == "constant":
                 self._progress.num_redone += sum(len(self._share_of[each]) for each in gone)
             self._progress.is_complete = False
@@ -624,7 +648,7 @@ class Trainer:
                 self._sendings.append(sending)
         else:
             receiving = Receiving(world, [source])
-            receiving.wait()
+            self._has_received(receiving, wait=True)
             self._take(receiving)
         self._has_state = True
 
@@ -642,15 +666,15 @@ class Trainer:
         assert receiving is not None
         self.step = None
         try:
-            while not receiving.poll():
+            while not self._has_received(receiving):
                 if self._is_last():
-                    receiving.wait()
+                    self._has_received(receiving, wait=True)
                     continue
                 self._shadow()
                 outcome = self._outcome
                 if self._is_last() or not (outcome.leaving or outcome.newcomers):
                     continue
-                self.team.world.blocking.barrier()  # as the others do, see _between_steps
+                self._meet()  # as the others do, see _between_steps
                 if self.team.place in outcome.leaving:
                     self.has_left = True
                     return
@@ -675,17 +699,26 @@ class Trainer:
                 raise StepError(f"step {step.index} was not applied: write 'with step:' in the loop over job.steps()")
         self._has_state = True
 
+    def _has_received(self, receiving: Receiving, *, wait: bool = False) -> bool:
+        """Return whether the whole state is here, in all processes of the replica. Raises if it cannot come to one."""
+        replica = self.team.replica
+        is_here, error = False, None
+        try:
+            if wait:
+                receiving.wait()
+            is_here = receiving.poll()
+        except (WorldBrokenError, WorldClosedError, DamagedStateError) as raised:
+            error = raised
+        if not replica.all_true(error is None):
+            self.team.world.abort()
+            raise error or WorldClosedError(self.team.world.name, self.team.world.generation)
+        return replica.all_true(is_here)
+
     def _shadow(self) -> None:
         """Take part in a step with nothing of its own, and keep what it gave."""
         self._begin()
         looked_at = self._looked_at
-        self._gradients.fill_up()
-        self._reduction.wait()
-        facts = exchange(self.team.world, self._own_facts())
-        late = sorted({bucket for each in facts for bucket in each.late})
-        if late:
-            self._reduce_again(late)
-            facts = exchange(self.team.world, self._own_facts())
+        facts = self.team.replica.as_one(self._complete)
         step = self.state.step
         self._count(facts, self.team.generation)
         reduced = [bucket.reduced.clone() for bucket in self._buckets]

@@ -19,6 +19,7 @@ from ...world.launcher.launched import Place
 from ...world.launcher.process_link import process_link
 from ...world.manager import WorldManager
 from ..errors import PeerRaisedError, SetupError, TooFewReplicasError
+from ..replica.layout import whole_replicas
 from .agreement import Rules, Situation, Wait, agree, differences
 from .records import Announcement, Generation, Member, Presence, TrainingOver
 from .store_link import StoreLink
@@ -123,6 +124,7 @@ class Membership:
             if poll.error is None:
                 members = {each.id for each in self.generation.members}
                 come = [decode(Announcement, value).member for value in poll.result().values()]
+                come = whole_replicas(come, self._options.rules.replica_size)
                 self.newcomers = tuple(sorted(each.id for each in come if each.id not in members))
             self._poll = poll = None
         store = self._link.store_nowait()

@@ -24,6 +24,8 @@ from ...world.joining.join_request import check_request
 from ...world.manager import WorldManager
 from ...world.state import WorldState
 from ...world.world import World
+from ..errors import ReplicaBrokenError
+from ..replica.replica import Replica
 from .membership import Membership, new_member
 from .records import Announcement, Generation, LostMember
 
@@ -42,10 +44,20 @@ Phase = Callable[[str, float], None]
 class Team:
     """Which members this one works with. Belongs to one thread."""
 
-    def __init__(self, manager: WorldManager, membership: Membership, *, name: str, backend: str, store: str | None):
-        self.membership = membership
+    def __init__(
+        self,
+        manager: WorldManager,
+        membership: Membership,
+        replica: Replica,
+        *,
+        name: str,
+        backend: str,
+        store: str | None,
+    ) -> None:
+        self.membership, self.replica = membership, replica
         self._manager, self._name, self._backend, self._store = manager, name, backend, store
         self._world: World | None = None
+        self._shard_world: World | None = None
         self._generation: Generation | None = None
         self.lost: tuple[LostMember, ...] = ()
         self.broke_at: float | None = None
@@ -56,6 +68,17 @@ class Team:
     def world(self) -> World:
         assert self._world is not None, "the team has no world yet"
         return self._world
+
+    @property
+    def shard_world(self) -> World:
+        """The members that hold the same shard of the model as this one, and reduce its gradients together."""
+        assert self._shard_world is not None, "the team has no world yet"
+        return self._shard_world
+
+    @property
+    def error(self) -> WorldBrokenError | None:
+        """What broke a world of this generation, if anything did."""
+        return self.world.error or self.shard_world.error
 
     @property
     def generation(self) -> Generation:
@@ -79,13 +102,23 @@ class Team:
 
         Another world, inside of a replica, has ranks of its own.
         """
-        is_ours = self._world is not None and error.world == self._world.name
-        if is_ours and isinstance(error, LOSSES) and 0 <= error.rank < len(self.generation.members):
-            member = self.generation.members[error.rank]
+        place = self.place_of(error)
+        if isinstance(error, LOSSES) and place >= 0:
+            member = self.generation.members[place]
             lost = LostMember(
                 id=member.id, cause=type(error).__name__, detail=error.cause, is_proven=isinstance(error, PROVEN)
             )
             self.lost = (*(each for each in self.lost if each.id != member.id), lost)
+
+    def place_of(self, error: WorldBrokenError) -> int:
+        """Return the place of the member that broke the world, or the world of this shard; -1 if none did."""
+        if self._world is not None and error.world == self._world.name:
+            place = error.rank
+        elif self._shard_world is not None and error.world == self._shard_world.name and error.rank >= 0:
+            place = error.rank * self.replica.size + self.replica.rank
+        else:
+            return -1
+        return place if 0 <= place < len(self.generation.members) else -1
 
     def leaves(self, places: Sequence[int]) -> None:
         """These members go by what was agreed."""
@@ -105,28 +138,55 @@ class Team:
             phase("agree", time.monotonic() - began)
             began = time.monotonic()
             self._generation, self.lost = generation, ()
-            try:
-                world = self._form(generation)
-            except (JoinError, WorldBrokenError, StoreError) as error:
-                logger.info("generation %d of training %r was not formed: %s", generation.number, self._name, error)
+            worlds = self._try_to_form(generation)
+            if worlds is None:
                 continue
             phase("form", time.monotonic() - began)
-            self._replace(world)
+            self._end_worlds(gracefully=True)
+            self._world, self._shard_world = worlds
             self.membership.settled()
-            world.on_broken(self.membership.beat)
+            self.world.on_broken(self.membership.beat)
             self.broke_at = None
-            world.on_broken(partial(self._note_time, world))
+            self.world.on_broken(partial(self._note_time, self.world))
             return generation
 
     def _note_time(self, world: World) -> None:
         if world is self._world:  # not one that was replaced, and closed
             self.broke_at = time.monotonic()
 
-    def _form(self, generation: Generation) -> World:
+    def _try_to_form(self, generation: Generation) -> tuple[World, World] | None:
+        """Form the worlds of a generation; None: some process of this replica could not."""
+        worlds = None
+        try:
+            worlds = self._form_worlds(generation)
+        except (JoinError, WorldBrokenError, StoreError) as error:
+            logger.info("generation %d of training %r was not formed: %s", generation.number, self._name, error)
+        if self.replica.has_settled(generation.number, is_well=worlds is not None):
+            return worlds
+        for world in worlds or ():
+            world.abort()
+        return None
+
+    def _form_worlds(self, generation: Generation) -> tuple[World, World]:
+        name, size = f"{self._name}.{generation.number}", self.replica.size
+        place, num_members = generation.place_of(self.membership.member.id), len(generation.members)
+        world = self._form(generation, name, place, num_members)
+        if size == 1:
+            return world, world
+        try:
+            shard_world = self._form(generation, f"{name}.shard-{place % size}", place // size, num_members // size)
+        except BaseException:
+            world.abort()
+            raise
+        _end_with(world, shard_world)
+        _end_with(shard_world, world)
+        return world, shard_world
+
+    def _form(self, generation: Generation, name: str, rank: int, size: int) -> World:
         request = check_request(
-            f"{self._name}.{generation.number}",
-            generation.place_of(self.membership.member.id),
-            len(generation.members),
+            name,
+            rank,
+            size,
             self._store,
             self._backend,
             FORM_S,
@@ -150,26 +210,37 @@ class Team:
         if self.membership.is_given_up(generation, began) and not joining.done:
             joining.cancel(JoinError(self._name, "another member has ended, is silent, or gave it up"))
 
-    def _replace(self, world: World) -> None:
-        old, self._world = self._world, world
-        if old is not None:
-            if old.state is WorldState.ACTIVE:
-                old.blocking.leave(LEAVE_S)
-            else:
-                old.abort()
-
-    def become_newcomer(self) -> None:
-        """The others went on without this member: it comes back as another one."""
-        old = self.membership.member
-        self.membership.become(new_member(old.rank, old.host))
-        if self._world is not None:
-            self._world.abort()
-        self._generation, self.lost = None, ()
-
-    def close(self, *, gracefully: bool) -> None:
-        world, self._world = self._world, None
-        if world is not None:
+    def _end_worlds(self, *, gracefully: bool) -> None:
+        old = dict.fromkeys(each for each in (self._shard_world, self._world) if each is not None)
+        self._world = self._shard_world = None
+        for world in old:
             if gracefully and world.state is WorldState.ACTIVE:
                 world.blocking.leave(LEAVE_S)
             else:
                 world.abort()
+
+    def become_newcomer(self) -> None:
+        """The others went on without this member: it comes back as another one.
+
+        Raises ReplicaBrokenError if it is a process of several: they come back together, with models of their own.
+        """
+        if self.replica.size > 1:
+            self.replica.check()
+            raise ReplicaBrokenError(self.replica.index, self.replica.rank, "the other replicas went on without it.")
+        old = self.membership.member
+        self.membership.become(new_member(old.rank, old.host))
+        self._end_worlds(gracefully=False)
+        self._generation, self.lost = None, ()
+
+    def close(self, *, gracefully: bool) -> None:
+        self._end_worlds(gracefully=gracefully)
+
+
+def _end_with(world: World, other: World) -> None:
+    """Have a loss in one world end what waits in the other one. Who leaves one leaves the other one, too."""
+
+    def ended() -> None:
+        if world.error is not None and not isinstance(world.error, PeerLeftError):
+            other.abort()
+
+    world.on_broken(ended)

@@ -1,33 +1,67 @@
-"""This process's replica: its mesh for FSDP2 or tensor parallelism, and its part of each micro-batch."""
+"""This process's replica: its mesh for FSDP2 or tensor parallelism, and how its processes act as one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
-from ...errors import JoinTimeoutError
-from ...world.manager import WorldManager
+from ...errors import JoinTimeoutError, WorldBrokenError, WorldClosedError
+from ...wire.messages import decode, encode, message
 from ...world.world import World
+from ..engine.facts import Facts
 from ..errors import ReplicaBrokenError, SetupError
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
+FormWorld = Callable[[str, int, int], World]
+"""Joins the world of that name as that rank of so many. Blocks."""
+
+
+@message("heard_facts")
+@dataclass(frozen=True, kw_only=True)
+class HeardFacts:
+    """What one process of a replica has heard of all members, for those of its replica that have not."""
+
+    facts: tuple[Facts, ...] = ()
+
 
 class Replica:
     """``job.replica``. ``index``: which replica; ``rank``: this process's shard of it; ``size``: how many it has.
 
-    Its world stands as long as all its processes live, whatever happens to other replicas. When one of them ends, this
-    process raises ReplicaBrokenError; the launcher starts all of them again, and they come back as one.
+    Its world stands as long as all its processes live, whatever happens to other replicas. When one of them ends, the
+    others raise ReplicaBrokenError; the launcher starts all of them again, and they come back as one.
     """
 
-    def __init__(self, index: int, rank: int, size: int, world: World) -> None:
-        self.index, self.rank, self.size, self.world = index, rank, size, world
+    def __init__(self, job: str, rank: int, size: int, form: FormWorld) -> None:
+        """``rank``: the launcher's."""
+        self.size = size
+        self.index, self.rank = divmod(rank, size)
+        self._name, self._form = f"{job}.replica-{self.index}", form
+        self._world: World | None = None
 
     def __repr__(self) -> str:
         return f"<Replica {self.index}: process {self.rank} of {self.size}>"
+
+    @property
+    def world(self) -> World:
+        """The world of its processes. The first use forms it: blocks until all of them are there.
+
+        Raises SetupError if they do not come.
+        """
+        if self._world is None:
+            try:
+                self._world = self._form(self._name, self.rank, self.size)
+            except JoinTimeoutError as error:
+                raise SetupError(
+                    f"replica {self.index} has {self.size} processes, and not all of them came: {error}. Start all of "
+                    "them, or raise join_timeout_s"
+                ) from error
+        return self._world
 
     def device_mesh(
         self, dim_names: str | Sequence[str] | None = None, *, shape: Sequence[int] | None = None
@@ -47,7 +81,7 @@ class Replica:
         """
         if self.size == 1:
             return batch
-        if isinstance(batch, torch.Tensor):
+        if isinstance(batch, Tensor):
             if len(batch) % self.size:
                 raise ValueError(
                     f"a micro-batch of {len(batch)} rows cannot be dealt to {self.size} processes of a replica: "
@@ -61,34 +95,82 @@ class Replica:
             return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
         return batch
 
-    def check(self) -> None:
-        """Raise ReplicaBrokenError if a process of this replica was lost."""
-        error = self.world.error
-        if error is not None:
-            raise ReplicaBrokenError(self.index, self.rank, str(error)) from error
+    # ---- its processes act as one
 
+    def agree_on_id(self, own: str) -> str:
+        """Return the id of this replica in this life: that of its first process."""
+        return own if self.size == 1 else self._gather(own.encode())[0].decode()
 
-def form_replica(
-    manager: WorldManager,
-    job: str,
-    rank: int,
-    size: int,
-    *,
-    store: str | None,
-    backend: str,
-    timeout_s: float,
-) -> Replica:
-    """Form the world of this process's replica. ``rank``: the launcher's. Blocks until all its processes are there.
+    def as_one(self, call: Callable[[], list[Facts]]) -> list[Facts]:
+        """Return what ``call`` gives, here or, if it raises a world's error here, in another process of the replica.
 
-    Raises SetupError if they are not within ``timeout_s``.
-    """
-    index, shard = divmod(rank, size)
-    name = f"{job}.replica-{index}"
-    try:
-        world = manager.blocking.join(name, shard, size, store, backend, timeout_s)
-    except JoinTimeoutError as error:
-        raise SetupError(
-            f"replica {index} has {size} processes, and not all were there within {timeout_s:.0f} s: {error}. "
-            "Start all of them, or raise join_timeout_s"
-        ) from error
-    return Replica(index, shard, size, world)
+        Every process of the replica must come here. Otherwise one could go on to a collective inside of the replica
+        that another one, which was told of a loss in time, never enters.
+        """
+        if self.size == 1:
+            return call()
+        facts: list[Facts] | None = None
+        error: WorldBrokenError | WorldClosedError | None = None
+        try:
+            facts = call()
+        except (WorldBrokenError, WorldClosedError) as raised:
+            error = raised
+        told = [] if facts is None else [encode(HeardFacts(facts=tuple(facts)))]
+        heard = [each for each in self._gather(b"".join(told)) if each]
+        if facts is not None:
+            return facts
+        if not heard:
+            assert error is not None
+            raise error
+        return list(decode(HeardFacts, heard[0]).facts)
+
+    def all_true(self, flag: bool) -> bool:
+        """Return whether it is True in all processes of the replica. All must call it."""
+        return flag if self.size == 1 else all(each == b"1" for each in self._gather(b"1" if flag else b"0"))
+
+    def has_settled(self, number: int, *, is_well: bool) -> bool:
+        """Return whether all processes of the replica have come to generation ``number``, and all are well there.
+
+        False: this one has to look for the next generation. One that is ahead waits here for the others.
+        """
+        while self.size > 1:
+            said = [tuple(map(int, each.split())) for each in self._gather(f"{number} {int(is_well)}".encode())]
+            newest = max(each for each, _ in said)
+            if all(each == newest for each, _ in said):
+                return all(well for _, well in said)
+            if number < newest:
+                return False
+        return is_well
+
+    def check(self, error: BaseException | None = None) -> None:
+        """Raise ReplicaBrokenError if a process of this replica was lost. ``error``: what the program got, if any."""
+        if self.size > 1 and self._world is not None and self._world.error is not None:
+            raise ReplicaBrokenError(self.index, self.rank, str(self._world.error)) from (error or self._world.error)
+
+    def close(self, *, gracefully: bool) -> None:
+        world, self._world = self._world, None
+        if world is not None:
+            if gracefully and world.error is None:
+                world.blocking.leave(1.0)
+            else:
+                world.abort()
+
+    def _gather(self, content: bytes) -> list[bytes]:
+        """Return what each process of the replica has given. Raises ReplicaBrokenError."""
+        try:
+            lengths = self._gather_tensor(torch.tensor([len(content)]))
+            longest = max(int(length) for length in lengths)
+            padded = torch.zeros(max(1, longest), dtype=torch.uint8)
+            if content:
+                padded[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+            rows = self._gather_tensor(padded)
+        except (WorldBrokenError, WorldClosedError) as error:
+            self.check(error)
+            raise
+        return [bytes(row[: int(length)].tolist()) for row, length in zip(rows, lengths, strict=True)]
+
+    def _gather_tensor(self, tensor: Tensor) -> list[Tensor]:
+        mine = tensor.to(self.world.device)
+        rows = [torch.empty_like(mine) for _ in range(self.size)]
+        self.world.wait_thread(self.world.start_all_gather(rows, mine, None), None, None)
+        return [row.cpu() for row in rows]

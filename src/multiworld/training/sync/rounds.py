@@ -109,7 +109,7 @@ class RoundTrainer(Trainer):
         """After an inner step look whether somebody was lost; after a round end, admit newcomers, let members go."""
         self._sendings = [each for each in self._sendings if not each.is_done]
         if not self._has_ended_round:
-            error = self.team.world.error
+            error = self.team.error
             if error is not None and self._receiving is None:
                 self._advance(error)  # early, so that nobody waits for this member at the end of the round
             return False
