@@ -1,7 +1,8 @@
-"""A replica of two processes: its mesh, its part of a micro-batch, and how it ends."""
+"""A replica of two processes: its part of a micro-batch, how they act as one, and how they end and come back."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -13,6 +14,12 @@ from multiworld.training.errors import ReplicaBrokenError
 from multiworld.training.replica.replica import Replica
 
 from .one_process import in_thread, worlds
+from .training_lives import train
+from .training_sync_program import INNER_LR, MAX_NORM, NUM_MICRO_BATCHES, loss_of, make_model, rows
+
+TOTAL, KILL_AT = 100, 28
+
+pytestmark = pytest.mark.process
 
 
 class Rows(NamedTuple):
@@ -73,3 +80,38 @@ def test_a_lost_process_ends_its_replica_with_a_typed_error() -> None:
         with pytest.raises(ReplicaBrokenError, match="replica 3 lost a process, so its process 0 ends, too") as raised:
             first.all_true(True)
         assert (raised.value.replica, raised.value.shard) == (3, 0)
+
+
+def loss_of_one_process() -> tuple[list[float], torch.Tensor]:
+    """Do the training of the program in this process alone, on whole batches."""
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=INNER_LR)
+    losses = []
+    for step in range(TOTAL):
+        optimizer.zero_grad()
+        loss = torch.stack([loss_of(model, rows(step, number)) for number in range(NUM_MICRO_BATCHES)]).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def test_a_replica_that_loses_a_process_comes_back_as_one_and_the_result_is_that_of_one_process(tmp_path: Path) -> None:
+    lives = train(tmp_path, "fsdp", num_processes=4, total=TOTAL, killed_rank=3, kill_at=KILL_AT)
+    losses, final = loss_of_one_process()
+    by_rank = {rank: [life for life in lives if life.rank == rank] for rank in range(4)}
+    assert [len(by_rank[rank]) for rank in range(4)] == [1, 1, 2, 2]  # both processes of the replica are new ones
+    for rank in (0, 1):
+        (life,) = by_rank[rank]
+        assert [life.losses[step] for step in range(TOTAL)] == pytest.approx(losses, rel=1e-9)
+        assert life.shares[KILL_AT] == list(range(NUM_MICRO_BATCHES))  # the others' share was computed here
+    for rank in (2, 3):
+        before, after = by_rank[rank]
+        assert list(before.shares) == list(range(KILL_AT))
+        assert after.shares[TOTAL - 1]
+    assert by_rank[2][1].shares == by_rank[3][1].shares
+    for life in lives:
+        if life.final is not None:
+            torch.testing.assert_close(torch.tensor(life.final, dtype=torch.float64), final, rtol=1e-8, atol=1e-10)
+    assert sum(life.final is not None for life in lives) == 4

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
-import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -13,39 +10,13 @@ import torch
 from torch import nn
 
 from multiworld.training.sync.outer import OuterStep, make_outer_step
-from tests import warm_programs
 
+from .training_lives import Life, train
 from .training_sync_program import INNER_LR, NUM_MICRO_BATCHES, STRATEGIES, loss_of, make_model, rows
 
-PROGRAM = Path(__file__).with_name("training_sync_program.py")
 TOTAL, KILLED_RANK, KILL_AT = 150, 1, 28
 
 pytestmark = pytest.mark.process
-
-
-@dataclass
-class Life:
-    """What one process wrote down: its share of each step that it did, and what it ended with."""
-
-    rank: int
-    shares: dict[int, list[int]] = field(default_factory=dict)
-    final: list[float] | None = None
-    scheduler: int = 0
-
-
-def read(folder: Path) -> list[Life]:
-    lives = []
-    for path in sorted(folder.iterdir(), key=lambda path: path.stat().st_ctime_ns):
-        life = Life(int(path.name.partition("-")[0]))
-        for line in path.read_text().splitlines():
-            said = json.loads(line)
-            if "final" in said:
-                life.final, life.scheduler = said["final"], said["scheduler"]
-            else:
-                assert said["step"] not in life.shares, f"rank {life.rank} did step {said['step']} twice"
-                life.shares[said["step"]] = said["share"]
-        lives.append(life)
-    return lives
 
 
 class Member:
@@ -99,11 +70,7 @@ def train_again(strategy: str, lives: list[Life]) -> torch.Tensor:
 
 def test_a_death_in_an_inner_step_costs_that_replicas_round_and_the_others_nothing(tmp_path: Path) -> None:
     strategy = "streaming"  # with fragments, overlap and mixing: the others are simpler cases of it
-    run = [sys.executable, "-m", "multiworld.run", "--nproc-per-node=3", "--max-restarts=3", str(PROGRAM)]
-    command = [*run, *map(str, (tmp_path, strategy, TOTAL, KILLED_RANK, KILL_AT))]
-    ended = warm_programs.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    lives = read(tmp_path)
+    lives = train(tmp_path, strategy, num_processes=3, total=TOTAL, killed_rank=KILLED_RANK, kill_at=KILL_AT)
     killed, replacement = (life for life in lives if life.rank == KILLED_RANK)
     survivors = [life for life in lives if life.rank != KILLED_RANK]
     table = STRATEGIES[strategy].timetable(TOTAL)

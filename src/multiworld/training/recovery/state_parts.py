@@ -107,6 +107,15 @@ def bytes_of(tensor: Tensor) -> Tensor:
     return local(tensor).detach().contiguous().reshape(-1).view(torch.uint8)
 
 
+def sharding_of(tensor: Tensor) -> str:
+    """Return the whole shape of a DTensor and its placements, as text; empty for a tensor of one process.
+
+    A DTensor of this process with the same text tells the mesh of another process's.
+    """
+    placements = getattr(tensor, "placements", None)
+    return "" if placements is None else f"{tuple(tensor.shape)} by {placements}"
+
+
 def empty_bytes(num_bytes: int) -> Tensor:
     return torch.empty(num_bytes, dtype=torch.uint8)
 

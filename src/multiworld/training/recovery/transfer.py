@@ -19,8 +19,20 @@ from ...channel.base import Payload
 from ...wire.progress.operation import Operation
 from ...wire.progress.waiting import run_in_thread, wait_blocking
 from ...world.world import World
+from ..engine.gradients import local
 from ..errors import TrainingError
-from .state_parts import Part, bytes_of, empty_bytes, pack, put_together, share_out, take_apart, tensor_of, unpack
+from .state_parts import (
+    Part,
+    bytes_of,
+    empty_bytes,
+    pack,
+    put_together,
+    sharding_of,
+    share_out,
+    take_apart,
+    tensor_of,
+    unpack,
+)
 
 TAG = 1 << 20
 CHUNK_BYTES = 16 << 20
@@ -106,18 +118,21 @@ class Receiving:
                 share.wait()
 
     def state(self, templates: Any) -> tuple[Any, int]:
-        """Return the state and its size in bytes. ``templates``: a state of this process, for DTensors."""
+        """Return the state and its size in bytes. ``templates``: a state of this process, whose DTensors tell the mesh.
+
+        Raises ValueError if it has none that is sharded as one of the sources'.
+        """
         first = self._shares[0].header
-        own, _ = take_apart(templates)
+        own = {sharding_of(each): each for each in take_apart(templates)[0]}
         described = first["tensors"]
         data = [empty_bytes(size) for size, *_ in described]
         for share in self._shares:
             share.fill(data)
-        is_like = len(own) == len(described)
-        tensors = [
-            tensor_of(each, getattr(torch, dtype), shape, own[index] if is_like and is_sharded else None)
-            for index, (each, (_, dtype, shape, is_sharded)) in enumerate(zip(data, described, strict=True))
-        ]
+        tensors = []
+        for each, (_, dtype, shape, sharding) in zip(data, described, strict=True):
+            if sharding and sharding not in own:
+                raise ValueError(f"the sources have a tensor sharded as {sharding}, and this model has none")
+            tensors.append(tensor_of(each, getattr(torch, dtype), shape, own[sharding] if sharding else None))
         return put_together(first["rest"], tensors), sum(each.numel() for each in data)
 
 
@@ -162,11 +177,9 @@ class _Share:
             position += size
 
 
-def _description(tensor: Tensor) -> tuple[int, str, tuple[int, ...], bool]:
-    data = bytes_of(tensor)
-    is_sharded = hasattr(tensor, "to_local")
-    shape = tuple(tensor.to_local().shape) if is_sharded else tuple(tensor.shape)  # type: ignore[attr-defined]
-    return data.numel(), str(tensor.dtype).removeprefix("torch."), shape, is_sharded
+def _description(tensor: Tensor) -> tuple[int, str, tuple[int, ...], str]:
+    data, shape = bytes_of(tensor), tuple(local(tensor).shape)
+    return data.numel(), str(tensor.dtype).removeprefix("torch."), shape, sharding_of(tensor)
 
 
 def _digest(data: Tensor) -> str:
