@@ -14,8 +14,7 @@ class Checkpoint:
     there is one. ``keep``: so many newest ones stay. ``writers``: so many members share the writing of what all of them
     have; a save fails if one of its writers dies. ``sync``: a checkpoint counts only when its bytes are on the disk, so
     it outlives the host, too. ``verify``: compare the hashes of all files before one is loaded. ``timeout_s``: the
-    first writer waits so long for the others' parts. ``copies``: so many other hosts keep the newest sharded state in
-    memory.
+    first writer waits so long for the others' parts.
     """
 
     dir: str | os.PathLike[str]
@@ -25,12 +24,11 @@ class Checkpoint:
     sync: bool = True
     verify: bool = True
     timeout_s: float = 600.0
-    copies: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.dir, (str, os.PathLike)) or not os.fspath(self.dir):
             raise TypeError(f"dir={self.dir!r}: give the path of a directory that all hosts share")
-        for name, least in (("every_steps", 1), ("keep", 1), ("writers", 1), ("copies", 0)):
+        for name, least in (("every_steps", 1), ("keep", 1), ("writers", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
                 raise TypeError(f"{name}={value!r}: give a whole number")
@@ -46,9 +44,9 @@ class Checkpoint:
         return os.fspath(self.dir)
 
     @property
-    def agreed(self) -> tuple[int, int, int]:
+    def agreed(self) -> tuple[int, int]:
         """What must be equal on all ranks."""
-        return self.every_steps, self.writers, self.copies
+        return self.every_steps, self.writers
 
     def is_due(self, before: int, now: int, *, asked: bool = False) -> bool:
         """Whether there is a checkpoint after ``now`` committed steps. ``before``: those of the last chance for one.

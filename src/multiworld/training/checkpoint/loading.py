@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ from .flat import STRUCTURE, flatten, unflatten
 MOST_SHOWN = 5
 MODELS, OPTIMIZERS = "model", "optimizer"
 
+Like = Callable[[str, torch.Size], "DTensor | None"]
+
 
 def load(found: Found, state: TrainingState, *, hashes: bool = True) -> None:
     """Restore the state, at any number of replicas. ``hashes``: read all files once before, and compare them.
@@ -30,19 +32,19 @@ def load(found: Found, state: TrainingState, *, hashes: bool = True) -> None:
     """
     verify(found, hashes=hashes)
     current = state.capture()
-    captured = read(found, flatten(current).leaves)
+    captured = read(found, _shards_of(state, current))
     differences = compare(captured, current)
     if differences:
         raise CheckpointMismatchError(found.path, tuple(differences))
     state.restore(captured)
 
 
-def read(found: Found, like: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return what ``TrainingState.restore`` takes. ``like``: sharded tensors by name; they say which shards to read."""
+def read(found: Found, like: Like = lambda name, shape: None) -> dict[str, Any]:
+    """Return what ``TrainingState.restore`` takes. ``like``: where a sharded tensor is needed, returns one like it."""
     reader = FileSystemReader(found.path)
     try:
         metadata = reader.read_metadata()
-        leaves: dict[str, Any] = {name: _target(name, metadata, like or {}) for name in metadata.state_dict_metadata}
+        leaves: dict[str, Any] = {name: _target(name, metadata, like) for name in metadata.state_dict_metadata}
         planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         planner.set_up_planner(leaves, metadata, True)
         reader.set_up_storage_reader(metadata, True)
@@ -99,17 +101,33 @@ def _shape(value: Any) -> str:
     return f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}" if isinstance(value, Tensor) else "a value"
 
 
-def _target(name: str, metadata: Metadata, like: Mapping[str, Any]) -> Any:
+def _shards_of(state: TrainingState, current: Mapping[str, Any]) -> Like:
+    """Return what finds the tensor of this program that says how a saved one is sharded here.
+
+    The state of a new optimizer is still empty: what it has for a parameter is sharded like the parameter.
+    """
+    tensors = {name: leaf for name, leaf in flatten(current).leaves.items() if isinstance(leaf, DTensor)}
+    parameters: dict[str, DTensor] = {}
+    for part, optimizer in state.parts.items():
+        groups = getattr(optimizer, "param_groups", ())
+        ours = [parameter for group in groups for parameter in group["params"]]
+        parameters |= {f"{part}.state.{index}": each for index, each in enumerate(ours) if isinstance(each, DTensor)}
+
+    def like(name: str, shape: torch.Size) -> DTensor | None:
+        found = tensors.get(name, parameters.get(name.rpartition(".")[0]))
+        return found if found is not None and found.shape == shape else None
+
+    return like
+
+
+def _target(name: str, metadata: Metadata, like: Like) -> Any:
     """Return what DCP reads into: a tensor, of this process's shards if it is sharded here."""
     saved = metadata.state_dict_metadata[name]
     if isinstance(saved, BytesStorageMetadata):
         return ""  # any value: DCP puts another in its place
-    sharded = like.get(name)
-    if isinstance(sharded, DTensor) and sharded.shape == saved.size:
-        return empty(
-            saved.size,
-            dtype=saved.properties.dtype,
-            device_mesh=sharded.device_mesh,
-            placements=sharded.placements,
-        )
-    return torch.empty(saved.size, dtype=saved.properties.dtype)
+    sharded = like(name, saved.size)
+    if sharded is None:
+        return torch.empty(saved.size, dtype=saved.properties.dtype)
+    return empty(
+        saved.size, dtype=saved.properties.dtype, device_mesh=sharded.device_mesh, placements=sharded.placements
+    )
