@@ -67,6 +67,10 @@ COVER: dict[tuple[str, str], tuple[str, ...]] = {
     ("docs/schedulers.md", "kubectl create secret"): (LINES, "tests/unit/elastic/schedulers/test_kubernetes.py"),
     ("docs/schedulers.md", "torchx run"): ("tests/unit/elastic/schedulers/test_torchx.py",),
     ("docs/schedulers.md", "multiworld exec -n 4"): (LINES, EXEC),
+    ("docs/seeing-a-training.md", "multiworld train status"): (LINES, "tests/process/test_training_view.py"),
+    ("docs/seeing-a-training.md", 'title="training.yaml"'): (
+        "tests/unit/test_cli_train.py::test_the_file_of_the_page_is_one",
+    ),
     ("docs/serving.md", "python3 -m venv"): (),
     ("docs/serving.md", 'name="calc"'): (COMMANDS, PROGRAMS),
     ("docs/serving.md", "answers at http"): (COMMANDS,),

@@ -44,6 +44,14 @@ def test_the_example_of_the_help_is_a_file() -> None:
     )
 
 
+def test_the_file_of_the_page_is_one() -> None:
+    page = (Path(__file__).parents[2] / "docs/seeing-a-training.md").read_text()
+    read = parse("/srv/training.yaml", page.partition('title="training.yaml"\n')[2].partition("```")[0])
+
+    assert read.options == ("--nproc-per-node=4", "--nnodes=1:4", "--max-restarts=10/10m", "--log-dir=/srv/logs")
+    assert settings_of(read.environment).min_replicas == 2
+
+
 def test_every_option_of_a_file_is_one_of_the_launcher() -> None:
     said = {
         "module": "package.train",

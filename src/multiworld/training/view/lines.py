@@ -32,10 +32,11 @@ TRAINING_EVENTS: MessageSet[TrainingEvent] = MessageSet(
 
 def line_of(event: TrainingEvent) -> bytes:
     """Return the event as JSON with its newline. Raises ValueError or TypeError for what no line can hold."""
-    finite, non_finite = _set_aside(event)
-    said = TRAINING_EVENTS.to_json(finite)
-    if non_finite:
-        said[NON_FINITE] = non_finite
+    try:
+        said = TRAINING_EVENTS.to_json(event)
+    except ValueError:  # there is hardly ever a number that JSON does not have
+        finite, non_finite = _set_aside(event)
+        said = {**TRAINING_EVENTS.to_json(finite), NON_FINITE: non_finite}
     data = json.dumps(said, separators=(",", ":"), allow_nan=False).encode() + b"\n"
     if len(data) > MAX_LINE_BYTES:
         raise ValueError(f"an event {type(event).__name__} of {len(data)} bytes is longer than {MAX_LINE_BYTES}")
@@ -92,7 +93,7 @@ def merged(records: Iterable[Iterable[TrainingEvent]]) -> list[TrainingEvent]:
 def _set_aside(event: TrainingEvent) -> tuple[TrainingEvent, dict[str, str]]:
     """Return the event with only finite numbers, and the others as text, by their place."""
     non_finite: dict[str, str] = {}
-    changes: dict[str, Any] = {}
+    changes: dict[str, object] = {}
     for each in fields(event):
         value = getattr(event, each.name)
         if isinstance(value, float) and not math.isfinite(value):
@@ -103,11 +104,11 @@ def _set_aside(event: TrainingEvent) -> tuple[TrainingEvent, dict[str, str]]:
             if wrong:
                 non_finite.update({f"{each.name}.{key}": repr(item) for key, item in wrong.items()})
                 changes[each.name] = {key: item for key, item in value.items() if key not in wrong}
-    return (replace(event, **changes), non_finite) if changes else (event, non_finite)
+    return replace(event, **cast(Any, changes)), non_finite
 
 
 def _put_back(event: TrainingEvent, non_finite: Mapping[object, object]) -> TrainingEvent:
-    changes: dict[str, Any] = {}
+    changes: dict[str, object] = {}
     for place, text in non_finite.items():
         if text not in ("nan", "inf", "-inf") or not isinstance(place, str):
             continue
@@ -115,7 +116,8 @@ def _put_back(event: TrainingEvent, non_finite: Mapping[object, object]) -> Trai
         if not hasattr(event, name):
             continue
         if dot and isinstance(getattr(event, name), Mapping):
-            changes[name] = {**changes.get(name, getattr(event, name)), key: float(str(text))}
+            before = changes.get(name, getattr(event, name))
+            changes[name] = {**cast(Any, before), key: float(str(text))}
         elif not dot:
             changes[name] = float(str(text))
-    return replace(event, **changes) if changes else event
+    return replace(event, **cast(Any, changes))

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from statistics import median, median_low
-from typing import Any
 
 from ...observe.curve import CurvePoint, curve_of
+from ...wire.messages import Json
 from ..events import (
     MemberLost,
     MembershipChanged,
@@ -104,17 +104,26 @@ def reports_of(events: Sequence[TrainingEvent]) -> list[TrainingReport]:
     return [_report(job, its) for job, its in by_job.items()]
 
 
-def report_json(report: TrainingReport) -> dict[str, Any]:
+def report_json(report: TrainingReport) -> Json:
     """Return the report for JSON, with what is computed from it; numbers that JSON does not have are null."""
-    said = asdict(report)
-    said["account"] |= {"goodput": report.account.goodput, "samples_per_s": report.account.samples_per_s}
-    for told, each in zip(said["recoveries"], report.recoveries, strict=True):
-        told["took_s"] = each.took_s
-        for track in told["tracks"]:
-            for span in track["spans"]:
-                span["took_s"] = span["ended_at"] - span["began_at"]
-    plain: dict[str, Any] = _plain(said)
-    return plain
+    account = {
+        **asdict(report.account),
+        "goodput": report.account.goodput,
+        "samples_per_s": report.account.samples_per_s,
+    }
+    recoveries = [{**asdict(each), "took_s": each.took_s, "tracks": _tracks(each)} for each in report.recoveries]
+    return _plain({**asdict(report), "account": account, "recoveries": recoveries})
+
+
+def _tracks(recovery: Recovery) -> list[Json]:
+    return [
+        {
+            "rank": track.rank,
+            "member": track.member,
+            "spans": [{**asdict(span), "took_s": span.took_s} for span in track.spans],
+        }
+        for track in recovery.tracks
+    ]
 
 
 def _report(job: str, events: list[TrainingEvent]) -> TrainingReport:
@@ -230,7 +239,7 @@ def _note(event: TrainingEvent) -> Note:
     return Note(at=event.at, rank=event.rank, kind=kind, text=text)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Json) -> Json:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
