@@ -129,14 +129,23 @@ def join(
     happens, and for any number of replicas; ``seed`` is that of the random numbers of each micro-batch then. ``rank``,
     ``world_size`` and ``store`` are the launcher's, or must be given. ``lease_s``: a replica that shows no sign of life
     for so long is lost. ``join_timeout_s``: how long the training waits for ``min_replicas``; ``gather_s``: how long
-    its first step waits for all replicas. ``checkpoint``: take checkpoints, and begin with the newest one. ``record``:
-    ``multiworld train report``; by default below the launcher's ``--log-dir``, if it has one. ``progress``: one of the
-    processes shows on standard error how the training stands. What ``multiworld train`` was told of ``min_replicas``
-    and ``record`` holds where this call does not say it. ``replica_size``: how many processes hold one copy of the
-    model together, see ``Job.replica``; ranks 0 to ``replica_size - 1`` are the first replica.
+    its first step waits for all replicas. ``checkpoint``: take checkpoints, and begin with the newest one.
+    ``record``: a folder in which each process records what happens, for ``multiworld train report``; by default below
+    the launcher's ``--log-dir``, if it has one. ``progress``: one of the processes shows on standard error how the
+    training stands. The configuration file of ``multiworld train`` says what holds where this call does not.
+    ``replica_size``: how many processes hold one copy of the model together, see ``Job.replica``; ranks 0 to
+    ``replica_size - 1`` are the first replica.
     """
     settings = settings_of()
     min_replicas = settings.min_replicas if min_replicas is None else min_replicas
+    if checkpoint is None and settings.checkpoint is not None:
+        said = settings.checkpoint
+        default = Checkpoint(said.dir)
+        checkpoint = replace(
+            default,
+            every_steps=default.every_steps if said.every_steps is None else said.every_steps,
+            keep=default.keep if said.keep is None else said.keep,
+        )
     options = JobOptions(
         name=name,
         min_replicas=1 if min_replicas is None else min_replicas,
