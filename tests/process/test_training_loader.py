@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from multiworld.testing import scaled
 from multiworld.training.data.map_loader import MapLoader
@@ -193,6 +193,29 @@ def test_each_worker_reads_shards_of_its_own_and_each_line_once(opened: Any, tmp
     loader.close()
     assert sorted(seen) == list(range(96))
     assert sorted(map(int, path.read_text().split())) == list(range(96))
+
+
+class Split(IterableDataset[Tensor]):
+    """Gives each worker its part, as streams of the wild do, with random numbers."""
+
+    def __init__(self, begin: int) -> None:
+        self.begin = begin
+
+    def __iter__(self) -> Iterator[Tensor]:
+        info = get_worker_info()
+        first, num = (info.id, info.num_workers) if info is not None else (0, 1)
+        for number in range(self.begin + first, self.begin + 24, num):
+            yield torch.tensor([number, float(torch.rand(()))])
+
+
+def test_shards_are_whole_and_their_random_numbers_the_same_after_a_loss(opened: Any) -> None:
+    shards = Shards([Split(begin) for begin in (0, 24, 48, 72)], [24] * 4)
+    whole = opened(shards)
+    part = opened(shards)
+    for step in range(8):
+        batches = fetched(whole, step)
+        share = range(3) if step < 3 else range(6)
+        assert fetched(part, step, share) == {number: batches[number] for number in share}
 
 
 def _train(port: int) -> None:

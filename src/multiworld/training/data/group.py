@@ -20,8 +20,8 @@ MAX_DEATHS: Final = 3
 class WorkerGroup:
     """Workers that share what is wanted. They start when that is known first, and stay.
 
-    ``samples`` says what a micro-batch is made of, ``ids`` names that in errors. ``number``: of this group, and how
-    many groups there are.
+    ``samples`` says what a micro-batch is made of, ``ids`` names that in errors. ``number``: of this group,
+    which has one worker.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class WorkerGroup:
         *,
         num_steps: int | None,
         seed: int,
-        number: tuple[int, int] | None = None,
+        number: int | None = None,
     ) -> None:
         self._loading = loading
         self._options = options

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .seeding import seed_all
+from .shards import ShardReader
 
 Batch = Any
 
 
 class Sample(NamedTuple):
-    key: Hashable
+    key: Any
     """What the dataset is asked for."""
     seed: int | None
     """None: its loading draws from the generators as they are."""
@@ -61,6 +62,8 @@ class Loading:
         loaded = []
         for at, sample in enumerate(samples):
             self.at = at
+            if isinstance(self.dataset, ShardReader):
+                self.dataset.go_to(sample.key)
             if sample.seed is not None:
                 seed_all(sample.seed)
             loaded.append(self.dataset[sample.key])

@@ -61,7 +61,7 @@ class MapLoader:
                 self._ids,
                 num_steps=positions.num_steps,
                 seed=seed,
-                number=(number, num_groups) if is_sharded else None,
+                number=number if is_sharded else None,
             )
             for number in range(num_groups)
         ]

@@ -53,25 +53,29 @@ class ShardReader:
     """Reads single samples of shards in one process, cheapest where it read the one before."""
 
     def __init__(self, shards: Shards, order: ShardedOrder) -> None:
-        self._shards = shards
+        self.shards = shards
         self._order = order
         self._open: OrderedDict[int, Iterator[Any]] = OrderedDict()  # by the index that comes next
 
+    def go_to(self, index: int) -> None:
+        """Open what ``[index]`` reads, and read up to there. Before it is seeded: this may draw random numbers."""
+        if index not in self._open:
+            self._keep(index, self._begin(*self._order.shard_of(index)))
+
     def __getitem__(self, index: int) -> Any:
+        self.go_to(index)
+        samples = self._open.pop(index)
         shard, position = self._order.shard_of(index)
-        samples = self._open.pop(index, None)
-        if samples is None:
-            samples = self._begin(shard, position)
         try:
             sample = next(samples)
         except StopIteration:
             raise self._too_short(shard, position) from None
-        if position + 1 < self._shards.lengths[shard]:
+        if position + 1 < self.shards.lengths[shard]:
             self._keep(index + 1, samples)
         return sample
 
     def _begin(self, shard: int, position: int) -> Iterator[Any]:
-        source = self._shards.shards[shard]
+        source = self.shards.shards[shard]
         if hasattr(source, "iter_from"):
             return iter(source.iter_from(position))
         samples = iter(source)
@@ -87,6 +91,6 @@ class ShardReader:
 
     def _too_short(self, shard: int, length: int) -> ValueError:
         return ValueError(
-            f"shard {shard} ended after {length} samples, and {self._shards.lengths[shard]} were declared: correct "
+            f"shard {shard} ended after {length} samples, and {self.shards.lengths[shard]} were declared: correct "
             "the length, or leave lengths out so that shards are counted"
         )

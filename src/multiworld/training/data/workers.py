@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -15,10 +17,17 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from .demand import Wanted
 from .loading import Loaded, Loading, Sample, as_it_is
+from .shards import ShardReader
 from .starting import WorkerInit, off_main_thread
+
+logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.1
 """While no batch comes, the workers are looked at so often: whether they still run."""
+SLOW_S: Final = 30.0
+"""When no batch comes for so long, a warning says so."""
+END_S: Final = 5.0
+"""So long workers may take to end what they are at when their loader is closed."""
 DYING_S: Final = 1.0
 """So long it may take until a process that was killed is seen to be gone."""
 
@@ -58,8 +67,8 @@ class Workers:
     """``options.num_workers`` processes. The thread that takes the batches also gives the workers what comes next.
 
     ``begin`` returns what is to be loaded next and its samples; it is called once for each received batch, and
-    ``num_workers * prefetch_factor`` times at the start. ``number``: there is one worker here, with this number, and so
-    many others elsewhere.
+    ``num_workers * prefetch_factor`` times at the start. ``number``: there is one worker here, with this number, and
+    others elsewhere.
     """
 
     def __init__(
@@ -69,7 +78,7 @@ class Workers:
         begin: Callable[[], tuple[Wanted, list[Sample]] | None],
         *,
         seed: int,
-        number: tuple[int, int] | None = None,
+        number: int | None = None,
     ) -> None:
         self._begin = begin
         self._timeout_s = options.timeout
@@ -115,7 +124,7 @@ class Workers:
 
         Raises WorkersDiedError, after which ``stop`` is all that can be done, and TimeoutError.
         """
-        began = time.monotonic()
+        began, num_told = time.monotonic(), 1
         while True:
             asked = time.monotonic()
             try:
@@ -129,26 +138,39 @@ class Workers:
                 if not is_silence:
                     raise
             waited_s = time.monotonic() - began
+            if waited_s >= SLOW_S * num_told:
+                logger.warning(
+                    "no batch came from the loader's workers for %.0f s; next is %s", waited_s, self._begun[0]
+                )
+                num_told += 1
             if self._timeout_s and waited_s >= self._timeout_s:
                 raise TimeoutError(f"no batch came from the loader's workers for {waited_s:.1f} s")
         wanted = self._begun.popleft()
         return None if wanted is None else (wanted, loaded)
 
     def stop(self, *, at_once: bool = False) -> None:
-        """End the processes. ``at_once``: kill them; else each one ends what it is at, for which it has 5 s."""
+        """End the processes. ``at_once``: kill them; else they may end what they are at, for which they have 5 s."""
         batches, self._batches = self._batches, None
         if batches is None:
             return
         if at_once:
+            self._kill()
+        killer = threading.Timer(END_S, self._kill)  # DataLoader waits for one worker after the other
+        killer.start()
+        try:
+            batches._shutdown_workers()  # what DataLoader does at the end; there is no public name for it
+        finally:
+            killer.cancel()
+            killer.join()
+            self._kill()
             for process in self._processes:
-                process.kill()
-        batches._shutdown_workers()  # what DataLoader does at the end; there is no public name for it
-        for process in self._processes:
-            if process.is_alive():
-                process.kill()
-            process.join()
+                process.join()
         self._processes.clear()
         self._begun.clear()
+
+    def _kill(self) -> None:
+        for process in self._processes:
+            process.kill()
 
     def request(self) -> list[Sample]:
         """Return the samples to load next: for ``_Requests``."""
@@ -186,19 +208,21 @@ class _MapStyle(Dataset[Any]):
 
 
 class _WorkerStart(WorkerInit):
-    """Also shows the user's code its dataset in ``get_worker_info()``, and its number among all workers."""
+    """Also shows the user's code its dataset in ``get_worker_info()``.
 
-    def __init__(self, init: Callable[[int], None] | None, number: tuple[int, int] | None) -> None:
+    ``number``: what its ``worker_init_fn`` is called with. A worker that reads shards of its own is told by
+    ``get_worker_info()`` that it is the only one: else an ``IterableDataset`` that shares itself out to workers would
+    give a part of its shard only.
+    """
+
+    def __init__(self, init: Callable[[int], None] | None, number: int | None) -> None:
         super().__init__(init)
         self._number = number
 
     def __call__(self, worker_id: int) -> None:
         info = get_worker_info()
         assert info is not None
-        shown = {"dataset": info.dataset.loading.dataset}  # type: ignore[attr-defined]
-        if self._number is not None:
-            worker_id, num_workers = self._number
-            shown |= {"id": worker_id, "num_workers": num_workers}
-        for name, value in shown.items():
-            object.__setattr__(info, name, value)  # it refuses changes
-        super().__call__(worker_id)
+        dataset = info.dataset.loading.dataset  # type: ignore[attr-defined]
+        shown = dataset.shards if isinstance(dataset, ShardReader) else dataset
+        object.__setattr__(info, "dataset", shown)  # it refuses changes
+        super().__call__(worker_id if self._number is None else self._number)
