@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,6 +39,7 @@ from .engine.step import Step
 from .engine.trainer import Trainer, TrainerOptions
 from .errors import StepError
 from .events import (
+    LeaveAsked,
     MemberLost,
     MembershipChanged,
     RecoveryPhase,
@@ -47,6 +49,12 @@ from .events import (
     TrainingEvent,
     TrainingStarted,
 )
+from .health.backward_start import BackwardStart
+from .health.bad_steps import ON_BAD_STEP, OnBadStep
+from .health.leaving import LeaveRequest, LeaveSignals, Notice, NoticePoller, default_signals
+from .health.monitor import HealthMonitor
+from .health.options import Health, Replay
+from .health.timing import step_timer
 from .recovery.agreement import Rules
 from .recovery.membership import Membership, MembershipOptions, OverError, new_member
 from .recovery.records import Generation
@@ -89,8 +97,16 @@ class JobOptions:
     record: str | None = None
     progress: bool = True
     replica_size: int = 1
+    on_bad_step: OnBadStep | None = None
+    replay: Replay | None = None
+    health: Health = field(default_factory=Health)
 
     def __post_init__(self) -> None:
+        if self.on_bad_step is not None and self.on_bad_step not in ON_BAD_STEP:
+            allowed = ", ".join(map(repr, ON_BAD_STEP))
+            raise ValueError(f"on_bad_step={self.on_bad_step!r}: expected one of {allowed}, or None")
+        if self.replay is not None and not isinstance(self.replay, Replay):
+            raise TypeError(f"replay={self.replay!r}: expected training.Replay(every=...) or None")
         if not isinstance(self.name, str) or not self.name or "/" in self.name or len(self.name) > 100:
             raise ValueError(f"name={self.name!r}: expected 1 to 100 characters without '/'")
         if not isinstance(self.min_replicas, int) or self.min_replicas < 1:
@@ -120,6 +136,11 @@ def join(
     record: str | os.PathLike[str] | None = None,
     progress: bool = True,
     replica_size: int = 1,
+    on_bad_step: OnBadStep | None = None,
+    replay: Replay | None = None,
+    health: Health | None = None,
+    leave_on: Sequence[signal.Signals] | None = None,
+    notices: Sequence[Notice] = (),
 ) -> Job:
     """Join a training, and return this process's part of it. Under the launcher the name is enough.
 
@@ -135,6 +156,13 @@ def join(
     training stands. The configuration file of ``multiworld train`` says what holds where this call does not.
     ``replica_size``: how many processes hold one copy of the model together, see ``Job.replica``; ranks 0 to
     ``replica_size - 1`` are the first replica.
+
+    ``on_bad_step``: what all replicas do when gradients or recorded values are not finite, or a loss is a spike:
+    ``"raise"`` BadStepError, ``"skip"`` the optimizers in this step, or go back (``"rollback"``) to a copy of the state
+    in memory and on with the next data; None: say so, and go on. ``replay``: compute a micro-batch twice now and then.
+    ``health``: what else is watched. ``leave_on``: signals that mean ``job.leave()``; by default SIGTERM under the
+    launcher, if the program does not handle it. ``notices``: functions that return the seconds which are left for this
+    process, or None; they are asked now and then on a thread, and mean ``job.leave()``, too.
     """
     settings = settings_of()
     min_replicas = settings.min_replicas if min_replicas is None else min_replicas
@@ -160,6 +188,9 @@ def join(
         record=settings.record if record is None else os.fspath(record),
         progress=progress,
         replica_size=replica_size,
+        on_bad_step=on_bad_step,
+        replay=replay,
+        health=Health() if health is None else health,
     )
     place = launcher_place()
     if place is not None:
@@ -170,7 +201,13 @@ def join(
             "training.join() needs rank, world_size and store: only a process that `multiworld run` started may leave "
             "them out"
         )
-    return Job(options, rank=rank, world_size=world_size, store=store, token=token)
+    job = Job(options, rank=rank, world_size=world_size, store=store, token=token)
+    try:
+        job.leave_on(default_signals(is_launched=place is not None) if leave_on is None else leave_on, notices)
+    except BaseException:
+        job.close(gracefully=False)
+        raise
+    return job
 
 
 class Job:
@@ -193,7 +230,10 @@ class Job:
         self._loaders: list[MapLoader | StreamLoader] = []
         self._recorder: CommitRecorder | None = None
         self._num_optimized = 0
-        self._is_leaving = False
+        self._leave = LeaveRequest()
+        self._has_told_of_leave = False
+        self._asked_by: list[LeaveSignals | NoticePoller] = []
+        self._backward_start: BackwardStart | None = None
         self._trainer: Trainer | None = None
         self._closed = False
         size = options.replica_size
@@ -350,7 +390,7 @@ class Job:
             self._publish(TrainingStarted, step=self.state.step, total=total, pid=os.getpid())
             loader.expect(self.state.step, ())  # its workers start now, and not when the others wait for a newcomer
             yield from trainer.steps(total)
-            reason = "it was asked to leave" if trainer.has_left else ""
+            reason = self._leave.reason or "it was asked to leave" if trainer.has_left else ""
         except OverError as over:
             reason = f"all {over.step} steps were done before this process came"
             logger.warning("training %r: %s; another training needs another name", self.options.name, reason)
@@ -362,7 +402,6 @@ class Job:
             error = f"{type(raised).__name__}: {raised}"
             raise
         finally:
-            reason = "it was asked to leave" if trainer.has_left else ""
             if self._keeper is not None:
                 self._keeper.close(is_complete=not error and not trainer.has_left, has_failed=bool(error))
             self._publish(TrainingEnded, step=self.state.step, reason=reason, error=error)
@@ -392,13 +431,17 @@ class Job:
             )
         if all(part is not loader for part in self.state.parts.values()):
             self.state.add("data", loader)  # one of the program's own
-        trainer.is_leaving = lambda: self._is_leaving
+        trainer.is_leaving = self._is_leaving
+        trainer.may_skip_optimizer = any(isinstance(part, torch.amp.GradScaler) for part in self.state.parts.values())
+        trainer.timer = step_timer(next(iter(self._parameters.values()))[1].device)
+        self._backward_start = BackwardStart(gradients.parameters, trainer.timer)
+        if self._sync is None:  # else replicas differ between two meetings, and decide alone
+            trainer.health = self._new_health(has_scaler=trainer.may_skip_optimizer)
         if self._keeper is not None:
             trainer.saved_step, trainer.restart = self._keeper.saved_step, self._keeper.restart
             trainer.own_facts = self._own_facts
         trainer.full_size = self.world_size // self.replica.size
         trainer.num_wanted = self._num_wanted
-        trainer.may_skip_optimizer = any(isinstance(part, torch.amp.GradScaler) for part in self.state.parts.values())
         return trainer
 
     def _num_wanted(self) -> int:
@@ -416,9 +459,45 @@ class Job:
             return self.rank == 0 and not self._closed  # one that came too late has nothing to write
         return generation.members[0] == self._membership.member
 
-    def leave(self) -> None:
+    def _new_health(self, *, has_scaler: bool) -> HealthMonitor:
+        return HealthMonitor(
+            self.options.health,
+            self.options.on_bad_step,
+            self.options.replay,
+            parameters=dict(self._parameters.values()),
+            buffers={
+                f"{number}.{name}" if number else name: buffer
+                for number, module in enumerate(self._modules)
+                for name, buffer in module.named_buffers()
+                if id(buffer) in self._buffers
+            },
+            optimizers=self._optimizers,
+            state=self.state,
+            publish=self._publish,
+            rank=self.rank,
+            has_scaler=has_scaler,
+            shard=None if self.replica.size == 1 else self.replica.rank,
+        )
+
+    def leave(self, reason: str = "job.leave() was called") -> None:
         """Leave the training after the present step, and hand everything over: ``steps`` ends then. Any thread."""
-        self._is_leaving = True
+        self._leave.ask(reason)
+
+    def leave_on(self, signals: Sequence[signal.Signals] = (), notices: Sequence[Notice] = ()) -> None:
+        """Leave when one of these signals comes, or one of these notices; see ``join``. Signals: main thread only."""
+        if signals:
+            self._asked_by.append(LeaveSignals(signals, self._leave))
+        if notices:
+            self._asked_by.append(NoticePoller(notices, self._leave))
+
+    def _is_leaving(self) -> bool:
+        if self._leave and not self._has_told_of_leave:  # here, as a signal handler may not
+            self._has_told_of_leave = True
+            logger.info("this replica leaves after step %d: %s", self.state.step, self._leave.reason)
+            self._publish(
+                LeaveAsked, step=self.state.step, reason=self._leave.reason, seconds_left=self._leave.seconds_left
+            )
+        return bool(self._leave)
 
     def save(self) -> None:
         """Take a checkpoint after the present step, too. One replica's call is enough. Any thread.
@@ -451,6 +530,10 @@ class Job:
         self._closed = True
         for hook in self._hooks:
             hook.remove()
+        if self._backward_start is not None:
+            self._backward_start.close()
+        for asked_by in self._asked_by:
+            asked_by.close()
         if self._trainer is not None:
             self._trainer.close()
         if self._keeper is not None:
@@ -565,6 +648,8 @@ class Job:
             )
         if sync is not None and self.replica.size > 1:
             raise ValueError(f"sync={sync!r} does not go with replica_size={self.replica.size} yet: choose one of them")
+        if sync is not None and (self.options.on_bad_step is not None or self.options.replay is not None):
+            raise ValueError(f"sync={sync!r} does not go with on_bad_step or replay: they decide for all in each step")
         self._sync = sync
 
     def _check_not_begun(self, what: str) -> None:
@@ -605,6 +690,7 @@ class Job:
             "what is tracked": sorted(self.state.parts),
             "the data": loader.digest(),
             "the options": (self.options.batch, self.options.exact, self.options.seed),
+            "the health": (self.options.on_bad_step, self.options.replay, self.options.health),
             "checkpoint": None if self.options.checkpoint is None else self.options.checkpoint.agreed,
             "sync": None if self._sync is None else self._sync.key,
         }

@@ -15,6 +15,9 @@ from .facts import Facts
 class StepHealth(Protocol):
     """Called on the training thread. What decides for all is a function of the facts, and of the training's state."""
 
+    def began(self, step: int) -> None:
+        """This member, which has the state, begins a step."""
+
     def own_facts(self, step: int, reduced: Sequence[Tensor]) -> Mapping[str, Any]:
         """Return further fields of this member's facts. ``reduced``: the mean gradients, flat."""
 
@@ -42,6 +45,9 @@ class StepHealth(Protocol):
 
 class NoHealth:
     """Looks after nothing."""
+
+    def began(self, step: int) -> None:
+        pass
 
     def own_facts(self, step: int, reduced: Sequence[Tensor]) -> Mapping[str, Any]:
         return {}

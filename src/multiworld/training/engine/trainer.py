@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from ...errors import MultiworldError, WorldBrokenError, WorldClosedError
 from ..data.base import StepLoader
 from ..data.dealing import deal
 from ..errors import PoisonedStepError, SampleError, StepError
+from ..health.timing import DATA, FORWARD, IDLE, OPTIMIZER, WAIT, StepTimer
 from ..recovery.membership import ExcludedError
 from ..recovery.records import Announcement, Generation, Member
 from ..recovery.team import Team
@@ -27,6 +29,7 @@ from .commit import exchange
 from .decision import Outcome, decide
 from .facts import Facts
 from .gradients import FlatBucket, Gradients
+from .health import NoHealth, StepHealth
 from .reduction import Reduction
 from .step import Step, StepChange, StepPhase
 
@@ -37,8 +40,19 @@ LINGER_S = 10.0  # for a lost replica to come back before the training ends; the
 LOOK_S = 0.05
 
 
+WRONG = "its state or its gradients were not those of the others"
+
+
 class RepeatStep(Exception):
     """The present step cannot be ended on this member, which has to get the state anew. Ends the step's block."""
+
+
+class _WithoutError(Exception):
+    """The step has to be done without the members at these places."""
+
+    def __init__(self, places: frozenset[int]) -> None:
+        super().__init__(places)
+        self.places = places
 
 
 class Observer(Protocol):
@@ -136,6 +150,8 @@ class Trainer:
         self.is_leaving: Callable[[], bool] = lambda: False
         self.own_facts: Callable[[int], Mapping[str, Any]] = lambda step: {}
         """Further fields of this member's ``Facts``, from the parts that look after the training's health."""
+        self.health: StepHealth = NoHealth()
+        self.timer = StepTimer()
         self.may_skip_optimizer = False
         self.step: Step | None = None
         self.has_left = False
@@ -257,10 +273,15 @@ class Trainer:
             self._replay(step, self._replaying)
             return
         self._begin()
+        self.health.began(step.index)
         while True:
             try:
                 yield from self._compute(step)
                 facts = self.team.replica.as_one(self._complete)
+                self._check_right(facts)
+            except _WithoutError as error:
+                self._do_without(error.places)
+                continue
             except (WorldBrokenError, WorldClosedError) as error:
                 before = self.team.generation
                 heard = self._recover(error)
@@ -338,24 +359,32 @@ class Trainer:
         if not todo:
             return
         batches = self.loader.fetch(step.index, todo)
+        repeats = not progress.done and self.health.repeats(step.index)
+        self.timer.enter(DATA)
         try:
-            waited_from = time.perf_counter()
             for number, batch in batches:
-                began = time.perf_counter()
-                _add(progress.seconds, "data", began - waited_from)
+                self.timer.enter(FORWARD)
                 if self.team.replica.size == 1:  # else its processes must enter the same collectives to the end
                     self._check_standing()
-                self._begin_micro_batch(number, may_overlap=number == todo[-1])
+                if repeats:
+                    self._begin_micro_batch(number, may_overlap=False)
+                    self.health.begin()
+                    yield batch
+                    self.health.again()
+                self._begin_micro_batch(number, may_overlap=number == todo[-1] and not repeats)
                 yield batch
+                if repeats:
+                    repeats = False
+                    self.health.compare()
                 self._gradients.end_micro_batch()
                 self._buffers.end_micro_batch()
                 self._reduction.end_micro_batch(number)
                 progress.done.append(number)
                 for name, value in progress.present.items():
                     progress.values.setdefault(name, []).append(value)
-                waited_from = time.perf_counter()
-                _add(progress.seconds, "compute", waited_from - began)
+                self.timer.enter(DATA)
         finally:
+            self._note_seconds()
             close = getattr(batches, "close", None)
             if close is not None:
                 close()
@@ -388,11 +417,11 @@ class Trainer:
     # ---- reduce and commit
 
     def _reduce(self) -> None:
-        began = time.perf_counter()
+        self.timer.enter(WAIT)
         self._check_standing()
         self._reduction.wait()
         self._progress.is_complete = True
-        _add(self._progress.seconds, "wait", time.perf_counter() - began)
+        self._note_seconds()
 
     def _reduce_again(self, buckets: Sequence[int]) -> None:
         self._progress.is_complete = False
@@ -422,7 +451,36 @@ class Trainer:
             changed=tuple(sorted(self._buffers.changed)),
             late=tuple(sorted(self._gradients.late)),
             **self.own_facts(self.state.step),
+            **(self.health.own_facts(self.state.step, self._reduced) if self._has_state else {}),
         )
+
+    @property
+    def _reduced(self) -> list[Tensor]:
+        return [bucket.reduced for bucket in self._gradients.buckets]
+
+    def _note_seconds(self) -> None:
+        for part, took_s in self.timer.taken().items():
+            _add(self._progress.seconds, part, took_s)
+        self.timer.enter(IDLE)
+
+    def _check_right(self, facts: Sequence[Facts]) -> None:
+        """Raises _WithoutError if some members' results must not count."""
+        wrong = self.health.wrong(self.state.step, self.team.generation.members, facts)
+        if wrong:
+            raise _WithoutError(wrong)
+
+    def _do_without(self, places: frozenset[int]) -> None:
+        """All have heard that these are wrong: they get the state anew, and the others do their micro-batches."""
+        self._buffers.undo()
+        self._progress.is_complete = False  # the step does not count, for nobody applies it
+        is_wrong = self.team.place in places
+        if is_wrong:
+            self.health.given_up(self.state.step)
+        else:
+            self.team.leaves(sorted(places), WRONG)
+        self._advance(None, as_newcomer=is_wrong)
+        if not self._has_state:
+            raise RepeatStep
 
     def _commit(self, step: Step, facts: list[Facts], generation: Generation) -> None:
         """The step counts: give the program the gradients. ``generation``: whose members these facts are of."""
@@ -433,8 +491,15 @@ class Trainer:
                 bucket.reduced.div_(outcome.num_done)
         step.values = outcome.values
         step.num_samples = outcome.num_done * self.loader.micro_batch
-        self._gradients.apply(lambda index: index in outcome.unused)
-        self._buffers.apply()
+        self._buffers.undo()  # equal on all members, as the step began
+        skips = self.health.skips(step.index, generation.members, outcome, facts)
+        has_scaler = self.may_skip_optimizer
+        if skips and has_scaler:  # it leaves the optimizer out by itself, and demands that there are gradients
+            for reduced in self._reduced:
+                reduced.fill_(math.inf)
+        self._gradients.apply(lambda index: (skips and not has_scaler) or index in outcome.unused)
+        if not skips:
+            self._buffers.apply()
         if self._options.exact:
             torch.manual_seed(_seed_of(self._options.seed, self.state.step, -1))
         self._progress.is_complete = False
@@ -443,6 +508,7 @@ class Trainer:
             self._redo_began = None
         step.change(StepChange.COUNTED)
         self._observer.step_committed(step, generation, facts, outcome)
+        self.timer.enter(OPTIMIZER)
 
     def _count(self, facts: list[Facts], generation: Generation) -> None:
         self._facts = facts
@@ -500,6 +566,7 @@ class Trainer:
             )
 
     def step_ended(self, step: Step) -> None:
+        self.timer.enter(IDLE)
         if not self._num_optimizer_steps and not self.may_skip_optimizer:
             raise StepError(
                 f"step {step.index} ended without optimizer.step(), so its gradients would be lost. Call it after the "
@@ -583,7 +650,9 @@ class Trainer:
         self.team.membership.limit = min(limits, default=None)
         self._advance(None)
 
-    def _advance(self, error: WorldBrokenError | WorldClosedError | None) -> Generation | None:
+    def _advance(
+        self, error: WorldBrokenError | WorldClosedError | None, *, as_newcomer: bool = False
+    ) -> Generation | None:
         """Form the next generation. None: this member is a newcomer in it, though it had the state before."""
         before = None if self.team.membership.generation is None else self.team.generation
         observer, number = self._observer, self.state.step
@@ -593,7 +662,10 @@ class Trainer:
         self._sendings.clear()
         self._receiving = None
         self._queue.clear()
-        was_excluded = False
+        was_excluded = as_newcomer
+        if as_newcomer:
+            self._has_state = False
+            self.team.become_newcomer()
         while True:
             try:
                 generation = self.team.advance(
@@ -684,6 +756,10 @@ class Trainer:
         except (WorldBrokenError, WorldClosedError) as error:
             self._advance(error)
             return
+        except _WithoutError as error:
+            self.team.leaves(sorted(error.places), WRONG)
+            self._advance(None)
+            return
         except DamagedStateError as error:
             logger.warning("%s; it is asked for again", error)
             self.team.world.abort()
@@ -719,6 +795,7 @@ class Trainer:
         self._begin()
         looked_at = self._looked_at
         facts = self.team.replica.as_one(self._complete)
+        self._check_right(facts)
         step = self.state.step
         self._count(facts, self.team.generation)
         reduced = [bucket.reduced.clone() for bucket in self._buckets]

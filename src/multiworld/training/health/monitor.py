@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -16,7 +17,7 @@ from ..engine.gradients import local
 from ..errors import BadStepError, MiscomputingError
 from ..events import BadStep, Miscomputed, ReplicasDiverged, SlowRank, SlowRankRecovered
 from ..recovery.records import Member
-from ..state import TrainingState
+from ..state import Stateful, TrainingState
 from .bad_steps import MAX_IN_A_ROW, BadSteps, OnBadStep
 from .digest import Piece, digests, schedule
 from .options import Health, Replay
@@ -29,13 +30,17 @@ logger = logging.getLogger(__name__)
 
 HISTORY: Final = "health"
 SNAPSHOT: Final = "snapshot"
-LOADER: Final = "loader"
+DATA: Final = ("data", "loader")
 Publish = Callable[..., None]
 """``publish(kind of event, **its fields)``; see ``Job``."""
 
 
 class HealthMonitor:
-    """The engine's ``StepHealth``. ``parameters`` and ``buffers``: by name, in the same order on all members."""
+    """The engine's ``StepHealth``. ``parameters`` and ``buffers``: by name, in the same order on all members.
+
+    With a GradScaler gradients that are not finite are usual: ``has_scaler``. ``shard``: which part of a replica of
+    several processes this is; then who is wrong is only named.
+    """
 
     def __init__(
         self,
@@ -49,10 +54,14 @@ class HealthMonitor:
         state: TrainingState,
         publish: Publish,
         rank: int,
+        has_scaler: bool,
+        shard: int | None = None,
     ) -> None:
         self._options, self._on_bad_step, self._replay_options = options, on_bad_step, replay
         self._parameters, self._buffers, self._optimizers = parameters, buffers, list(optimizers)
         self._publish, self._rank = publish, rank
+        self._shard = shard
+        self._looks_at_gradients = on_bad_step is not None and not has_scaler
         self._digests: tuple[int, dict[str, str]] = (-1, {})  # of the state that this step begins with
         self._schedule: tuple[tuple[str, ...], list[list[Piece]]] = ((), [])
         self._reported: frozenset[str] = frozenset()
@@ -65,19 +74,17 @@ class HealthMonitor:
         if on_bad_step is not None:  # then all must decide alike, newcomers too
             state.add(HISTORY, _History(self._bad))
         if on_bad_step == "rollback":
-            self._snapshot = Snapshot(
-                lambda: {name: part for name, part in state.parts.items() if name not in (HISTORY, SNAPSHOT, LOADER)}
-            )
+            self._snapshot = Snapshot(lambda: _rolled_back(state.parts))
             state.add(SNAPSHOT, self._snapshot)
 
-    # ---- between two steps
+    # ---- what the engine asks (see ``StepHealth``)
 
-    def applied(self, next_step: int) -> None:
-        """A step is over: compute the digests of the state that the next one begins with, of some of its tensors."""
+    def began(self, step: int) -> None:
+        """Compute the digests of the state that the step begins with, of some of its tensors."""
         every = self._options.compare_every
         if every:
             tensors = self._compared()
-            self._digests = (next_step, digests(tensors, self._pieces(tensors)[next_step % every]))
+            self._digests = (step, digests(tensors, self._pieces(tensors)[step % every]))
 
     def _compared(self) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = {}
@@ -97,21 +104,22 @@ class HealthMonitor:
             self._schedule = (names, schedule(sizes, self._options.compare_every))
         return self._schedule[1]
 
-    # ---- what the engine asks (see ``StepHealth``)
-
     def own_facts(self, step: int, reduced: Sequence[Tensor]) -> dict[str, Any]:
         facts: dict[str, Any] = {}
         of_step, found = self._digests
-        if of_step == step and found:
-            facts["digests"] = found
+        if of_step == step and found:  # shards are compared with the same shards of other replicas
+            shard = "" if self._shard is None else f"shard {self._shard}: "
+            facts["digests"] = {shard + name: value for name, value in found.items()}
         if self._miscomputed:
             facts["miscomputed"] = self._miscomputed
-        if self._on_bad_step is not None:
+        if self._looks_at_gradients:
             facts["is_finite"] = are_finite(reduced)
         return facts
 
     def wrong(self, step: int, members: Sequence[Member], facts: Sequence[Facts]) -> frozenset[int]:
         verdict = judge(facts)
+        if self._shard is not None:
+            verdict = replace(verdict, wrong=frozenset())
         if verdict.divergence is not None or verdict.miscomputed:
             self._tell(step, [each.rank for each in members], verdict)
         self._miscomputed = ""
@@ -126,11 +134,9 @@ class HealthMonitor:
         self._digests = (-1, {})
 
     def skips(self, step: int, members: Sequence[Member], outcome: Outcome, facts: Sequence[Facts]) -> bool:
-        ranks = list(range(len(facts)))
-        if len(members) == len(facts):  # else the facts are of a generation before: the step was heard of after a loss
-            ranks = [member.rank for member in members]
-            self._look_for_slow_ranks(step, members, facts)
-        bad = self._bad.heard(outcome.values, [ranks[place] for place, each in enumerate(facts) if not each.is_finite])
+        self._look_for_slow_ranks(step, members, facts)
+        not_finite = [member.rank for member, each in zip(members, facts, strict=True) if not each.is_finite]
+        bad = self._bad.heard(outcome.values, not_finite)
         snapshot = self._snapshot
         if bad is None:
             if snapshot is not None and (snapshot.step < 0 or step % self._options.snapshot_every == 0):
@@ -219,6 +225,12 @@ class HealthMonitor:
                 "step %d: rank %d needs %.1f times as long as the others; most is lost in %s (%.1f times)",
                 step, rank, found.factor, found.part, found.part_factor,
             )  # fmt: skip
+
+
+def _rolled_back(parts: Mapping[str, Stateful]) -> dict[str, Stateful]:
+    """Return what a rollback restores: not the data, which goes on."""
+    kept = (HISTORY, SNAPSHOT, *DATA)
+    return {name: part for name, part in parts.items() if name.split(".")[0] not in kept}
 
 
 class _History:

@@ -120,12 +120,10 @@ class Team:
             return -1
         return place if 0 <= place < len(self.generation.members) else -1
 
-    def leaves(self, places: Sequence[int]) -> None:
+    def leaves(self, places: Sequence[int], why: str = "it was asked to go") -> None:
         """These members go by what was agreed."""
         members = [self.generation.members[place] for place in places]
-        self.lost += tuple(
-            LostMember(id=each.id, cause="PeerLeftError", detail="it was asked to go") for each in members
-        )
+        self.lost += tuple(LostMember(id=each.id, cause="PeerLeftError", detail=why) for each in members)
 
     def advance(self, announce: Callable[[], Announcement], phase: Phase) -> Generation:
         """Agree on the next generation and form its world. The old world is over afterwards.
