@@ -130,6 +130,8 @@ class Trainer:
         """Of the step before the present one, of all members; empty if they were not heard."""
         self._outcome = Outcome()
         self._has_state = False
+        self._held_step = 0
+        """Of which step the state is that this process holds while it has not got that of the others."""
         self._not_ready: frozenset[int] = frozenset()
         self._shares: list[tuple[int, ...]] = []
         self._share_of: dict[str, tuple[int, ...]] = {}
@@ -675,7 +677,8 @@ class Trainer:
                 break
             except ExcludedError:
                 logger.warning("the others went on without this member; it comes back as a newcomer")
-                was_excluded, self._has_state = True, False
+                was_excluded = True
+                self._lose_state()
                 self.team.become_newcomer()
             except (WorldBrokenError, WorldClosedError) as broken:  # while all got the state that they begin with
                 if isinstance(broken, WorldBrokenError):
@@ -695,7 +698,7 @@ class Trainer:
         if generation.is_restart:
             self._begin_together(sources[0], newcomers)
         elif me in generation.stateless:
-            self._has_state = False
+            self._lose_state()
             self.state.step = generation.step
             self._receiving = Receiving(self.team.world, sources)
         elif newcomers and self.team.place in sources:
@@ -713,6 +716,7 @@ class Trainer:
         world = self.team.world
         self._looked_at = None
         if self.team.place == source:
+            self.state.step = self._held_step
             self.restart()
             self._has_state = True
             if newcomers:
@@ -723,6 +727,12 @@ class Trainer:
             self._has_received(receiving, wait=True)
             self._take(receiving)
         self._has_state = True
+
+    def _lose_state(self) -> None:
+        """The others are ahead: what this process holds is of no use, unless all of them are lost."""
+        if self._has_state:
+            self._held_step = self.state.step
+        self._has_state = False
 
     def _take(self, receiving: Receiving) -> None:
         state, size_bytes = receiving.state(self.state.capture())

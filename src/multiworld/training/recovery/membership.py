@@ -208,6 +208,8 @@ class Membership:
             situation = self._situation(store, found, current, here_since, began)
             self._check_raised(situation)
             self._check_over(found, situation, mine)
+            if current is None:
+                self._check_all_alike(store, situation, mine)
             situation = self._without_strangers(situation, mine)
             outcome = agree(situation, self._options.rules)
             if isinstance(outcome, Wait):
@@ -333,11 +335,27 @@ class Membership:
         current, me = situation.current, self.member.id
         if current is not None and current.place_of(me) < 0 and current.digest:
             _check_alike(mine.digest, current.digest, self.member.rank, "the members that train already")
-        if current is None:
-            for each in situation.said.values():
-                _check_alike(mine.digest, each.digest, self.member.rank, f"rank {each.member.rank}")
         said = {key: each for key, each in situation.said.items() if not differences(mine.digest, each.digest)}
         return replace(situation, said=said)
+
+    def _check_all_alike(self, store: TCPStore, situation: Situation, mine: Announcement) -> None:
+        """Nobody trains yet. Raises SetupError on all that differ: each one stays until the others have seen it."""
+        others = [each for each in situation.said.values() if differences(mine.digest, each.digest)]
+        if not others:
+            return
+        prefix = self.prefix + "differs/"
+        wait_blocking(store.set(prefix + self.member.id, b"", lease=True))
+        until = time.monotonic() + SAY_S
+        while time.monotonic() < until:
+            here = wait_blocking(store.entries(self.prefix))
+            if all(
+                prefix + each.member.id in here or self.prefix + f"said/0/{each.member.id}" not in here
+                for each in others
+            ):
+                break
+            time.sleep(LOOK_S)
+        for each in others:
+            _check_alike(mine.digest, each.digest, self.member.rank, f"rank {each.member.rank}")
 
     # ---- the end
 

@@ -293,7 +293,8 @@ class RoundTrainer(Trainer):
             self._outer.return_to_anchor()
             self._round, self._is_at_boundary = self._table.round_of(self.state.step), True
         elif me in generation.stateless:
-            self._has_state = self._is_at_boundary = False
+            self._lose_state()
+            self._is_at_boundary = False
             self._round = generation.step
             self._sums.clear()
             self._rounds_then.clear()
