@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import multiworld as mw
 from multiworld.testing.resources import measure
 from multiworld.testing.worker import report, wait_command
 from multiworld.training.events import MembershipChanged, RecoveryPhase, StepCommitted, TrainingEvent
@@ -95,6 +96,14 @@ class Rows:
         pass
 
 
+def serve_store(port: int) -> None:
+    """Serve a store until this process is killed."""
+    manager = mw.WorldManager()
+    report("serving", url=manager.serve_store(f"tcp://127.0.0.1:{port}"))
+    wait_command()
+    manager.close()
+
+
 class _Holder:
     """Holds this process at the places that the test has named, until it is told to go on."""
 
@@ -121,9 +130,10 @@ def train(
     every_s: float = 0.0,
     **options: Any,
 ) -> dict[str, Any]:
-    """Train, and return the parameters at the end. ``hold``: places, as ``forward 3``, ``optimizer 3``, ``agree``.
+    """Train, and return ``{"final": parameters}`` at the end: ``[num_parameters]``.
 
-    ``raises``: a place where the program raises. ``every_s``: at least so long does a step take.
+    ``hold``: places, as ``forward 3``, ``optimizer 3``, ``agree``. ``raises``: a place where the program raises.
+    ``every_s``: at least so long does a step take.
     """
     torch.set_num_threads(1)
     holder = _Holder(hold)
@@ -133,7 +143,15 @@ def train(
             report("phase", name=event.name, step=event.step, took_s=event.took_s)
             holder.at(event.name)
         elif isinstance(event, MembershipChanged):
-            report("members", ranks=event.ranks, step=event.step, generation=event.generation)
+            held = measure()
+            report(
+                "members",
+                ranks=event.ranks,
+                step=event.step,
+                num_descriptors=held.num_descriptors,
+                threads=held.threads,
+                resident_bytes=held.resident_bytes,
+            )
             holder.at(f"members {len(event.ranks)}")
         elif isinstance(event, StepCommitted):
             report("committed", step=event.step, replicas=event.replicas, redone=event.redone)
@@ -165,5 +183,4 @@ def train(
                 report("did", step=step.index, numbers=numbers, loss=step.values["loss"])
                 holder.at(f"after {step.index}")
             pace.wait(every_s)
-        final = flat(model).tolist()
-    return {"final": final, "resources": str(measure())}
+        return {"final": flat(model).tolist()}
