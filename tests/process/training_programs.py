@@ -51,11 +51,14 @@ def train_alone(total: int) -> Tensor:
     """Return the parameters after ``total`` steps of plain PyTorch in this process: ``[num_parameters]``."""
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # on a busy machine more of them wait for each other
     for step in range(total):
         optimizer.zero_grad()
         for number in range(NUM_MICRO_BATCHES):
             (loss_of(model, rows(step, number)) / NUM_MICRO_BATCHES).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
+    torch.set_num_threads(num_threads)
     return flat(model)
 
 

@@ -1,0 +1,47 @@
+"""A replica under the launcher stands still: the others go on without it, and it comes back as a newcomer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from multiworld.world.liveness import DEFAULT_LEASE_S
+from tests import warm_programs
+from tests.bounds import STOP_S
+from tests.warm_workers import Nursery
+
+from .training_programs import train_alone
+
+PROGRAM = Path(__file__).with_name("training_stop_program.py")
+TOTAL, STOP_AT, CONTINUE_AT = 80, 5, 9
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module", autouse=True)
+def with_torch(nursery: Nursery) -> None:
+    nursery.preload("torch._dynamo", "tests.process.training_programs")  # an optimizer imports the first
+
+
+def test_the_others_go_on_without_a_replica_that_stands_still_and_it_comes_back(tmp_path: Path) -> None:
+    run = [sys.executable, "-m", "multiworld.run", "--nproc-per-node=3", "--max-restarts=3", str(PROGRAM)]
+    command = [*run, *map(str, (tmp_path, TOTAL, STOP_AT, CONTINUE_AT))]
+    ended = warm_programs.run(command, capture_output=True, text=True, timeout=55, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    said = {each["rank"]: each for each in (json.loads(path.read_text()) for path in tmp_path.glob("*.json"))}
+    assert sorted(said) == [0, 1, 2]
+    expected = train_alone(TOTAL)
+    for each in said.values():
+        final = torch.tensor(each["final"], dtype=torch.float64)
+        torch.testing.assert_close(final, expected, rtol=1e-9, atol=1e-11)
+    at = dict(said[0]["did"])
+    assert sorted(at) == list(range(TOTAL))
+    assert at[STOP_AT] - at[STOP_AT - 1] < DEFAULT_LEASE_S + 1.0 + STOP_S
+    assert said[1]["pid"] == int((tmp_path / "stopped").read_text()), "it was not started again"
+    steps_of_stopped = [step for step, _ in said[1]["did"]]
+    assert len(set(steps_of_stopped)) == len(steps_of_stopped)
+    assert STOP_AT + 1 not in steps_of_stopped[: STOP_AT + 1]
