@@ -44,6 +44,9 @@ class ProgressMeter:
         self._commits: deque[tuple[float, int, int]] = deque()  # at, samples, step
         self._last: StepCommitted | None = None
         self.num_recoveries = 0
+        self.replica_size = 1
+        """How many processes hold one copy of the model together."""
+        self._num_ranks = 0
 
     def take(self, event: TrainingEvent) -> None:
         self._goodput.take(event)
@@ -51,8 +54,10 @@ class ProgressMeter:
             self._total = event.total if event.total is not None else self._total
         elif isinstance(event, MembershipChanged):
             self.num_recoveries += bool(event.gone)
+            self._num_ranks = len(event.ranks)
         elif isinstance(event, StepCommitted):
             self._last = event
+            self.replica_size = max(1, self._num_ranks // max(1, event.replicas))
             self._commits.append((event.at, event.num_samples, event.step))
             while len(self._commits) > 2 and self._commits[1][0] <= event.at - RATE_S:
                 self._commits.popleft()
@@ -176,15 +181,15 @@ def progress_text(progress: Progress) -> str:
     return "  ".join(parts)
 
 
-def membership_line(change: MembershipChanged) -> str:
-    """Return in one line who goes on."""
+def membership_line(change: MembershipChanged, replica_size: int = 1) -> str:
+    """Return in one line who goes on. ``replica_size``: processes of each replica."""
     parts = []
     if change.gone:
         parts.append(f"without {_ranks(change.gone)}")
     if change.came:
         parts.append(f"{_ranks(change.came)} came")
     told = f" ({', '.join(parts)})" if parts else ""
-    return f"{change.job}: {counted(len(change.ranks), 'replica')} go on with step {change.step}{told}"
+    return f"{change.job}: {counted(len(change.ranks) // replica_size, 'replica')} go on with step {change.step}{told}"
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:

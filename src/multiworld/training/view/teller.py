@@ -58,7 +58,7 @@ class Teller:
             return []
         self._is_told = True
         recovery = recoveries_of(self._seen)[-1]
-        return [_fault(recovery, len(event.ranks), is_over=False)]
+        return [_fault(recovery, len(event.ranks) // self._meter.replica_size, is_over=False)]
 
     def _recovered(self, event: StepCommitted) -> list[Trained | TrainingFault]:
         if not self._seen:

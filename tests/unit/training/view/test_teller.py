@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from multiworld.training.events import TrainingEnded
+from multiworld.training.events import MembershipChanged, TrainingEnded
 from multiworld.training.view.teller import STEPS_S, Teller
 from multiworld.world.launcher.news import MAX_TEXT, WORKER_NEWS, Trained, TrainingFault
 
@@ -66,6 +66,20 @@ def test_a_join_is_told_by_those_that_were_there() -> None:
 
     assert [each.change for each in found["m002"] if isinstance(each, TrainingFault)] == ["failure"] * 2 + ["join"] * 2
     assert found["m004"] == []
+
+
+def test_replicas_of_several_processes_are_counted_as_replicas() -> None:
+    run = Run(num_members=4).steps(3)
+    for each in run.events["m001"]:
+        if hasattr(each, "replicas"):
+            object.__setattr__(each, "replicas", 2)
+    run.members = {rank: run.members[rank] for rank in (0, 1)}
+    run.generation = 2
+    for rank in (0, 1):
+        run.say(rank, MembershipChanged, step=3, ranks=(0, 1), gone=(2, 3))
+    (fault,) = (each for each in by_member(run)["m001"] if isinstance(each, TrainingFault))
+
+    assert (fault.text, fault.replicas) == ("ranks 2, 3 left", 1)
 
 
 def test_the_start_and_steps_alone_are_no_change() -> None:
