@@ -13,6 +13,7 @@ from tests.examples.test_docs import PAGES, ROOT, Block, all_blocks
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 DOCS, FRAGMENTS, SERVING = (f"tests/examples/test_docs{name}.py" for name in ("", "_fragments", "_serving"))
+TRAINING = "tests/examples/test_docs_training.py"
 LAUNCHER, KIT = "tests/examples/test_docs_launcher.py", "tests/examples/test_docs_testing.py"
 LINES = "tests/examples/test_docs_commands.py::test_the_parsers_take_every_line_of_a_page"
 TARGETS = "tests/examples/test_docs_cover.py::test_make_has_every_target_that_a_page_names"
@@ -32,6 +33,7 @@ COVER: dict[tuple[str, str], tuple[str, ...]] = {
         f"{DOCS}::test_the_twenty_lines_of_the_readme_go_on_with_a_replacement",
     ),
     ("README.md", "multiworld run --nproc"): (LINES, EXAMPLE),
+    ("README.md", "multiworld demo training"): (LINES, "tests/process/test_demo_training.py"),
     ("README.md", "serve_rhombus.py:pipeline"): (LINES, "tests/process/test_serve_command.py"),
     ("CONTRIBUTING.md", "git clone"): (TARGETS,),
     ("docs/channels.md", "mpiexec -n 4"): ("tests/process/test_mpi_jobs.py",),
@@ -101,6 +103,13 @@ COVER: dict[tuple[str, str], tuple[str, ...]] = {
     ("docs/tutorial.md", 'hl_lines="8 9 10"'): (
         f"{DOCS}::test_the_leader_of_the_tutorial_goes_on_in_the_next_generation",
     ),
+    ("docs/training.md", 'title="train.py"'): (f"{TRAINING}::test_the_first_training_survives_a_kill_of_any_rank",),
+    ("docs/training.md", "multiworld train --nproc"): (
+        f"{TRAINING}::test_the_first_training_survives_a_kill_of_any_rank",
+    ),
+    ("docs/training.md", "training.Checkpoint("): ("tests/process/test_training_checkpoint.py",),
+    ("docs/training.md", "ResilientArguments("): ("tests/process/test_training_integrations.py",),
+    ("docs/training.md", "ResilientStrategy("): ("tests/process/test_training_integrations.py",),
     ("docs/tutorial.md", "timeout_s=5)\nexcept"): (
         f"{FRAGMENTS}::test_a_deadline_of_the_tutorial_leaves_the_world_standing",
     ),

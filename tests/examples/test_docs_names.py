@@ -43,6 +43,8 @@ KNOWN: dict[str, Any] = {
 """What a fragment means by a name that it does not define."""
 NAMESPACES = (mw, mw.serving, multiworld.serving.generation, builtins, torch, torch.nn.parallel)
 UNKNOWN = object()
+NOT_IMPORTED = ("lightning", "multiworld.training.integrations")
+"""They may not be here, take long to import, and leave threads behind; tests/process/test_training_integrations.py."""
 ATTRIBUTES: dict[tuple[type, str], Any] = {(mw.WorldManager, "blocking"): Instance(BlockingManager)}
 """Of which class attributes are that a constructor sets."""
 
@@ -138,6 +140,8 @@ class Reader(ast.NodeVisitor):
         return UNKNOWN
 
     def _module(self, name: str) -> Any:
+        if name.startswith(NOT_IMPORTED):
+            return UNKNOWN
         try:
             return importlib.import_module(name)
         except ImportError as error:
