@@ -73,9 +73,10 @@ class Teller:
         return [] if not is_told else [_fault(recovery, event.replicas, is_over=True)]
 
     def _stands(self, event: StepCommitted, now: float) -> list[Trained | TrainingFault]:
-        progress = self._meter.progress()
-        if not self._leading.is_leading or now < self._next_at or progress is None:
+        if not self._leading.is_leading or now < self._next_at:
             return []
+        progress = self._meter.progress()
+        assert progress is not None  # this step is in it
         self._next_at = now + STEPS_S
         return [_trained(progress, event.generation)]
 
