@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ...channel.base import Payload
+from ...wire.messages import decode, encode, message, sparse
 from ...wire.progress.operation import Operation
 from ...wire.progress.waiting import run_in_thread, wait_blocking
 from ...world.world import World
@@ -36,6 +38,27 @@ from .state_parts import (
 
 TAG = 1 << 20
 CHUNK_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorForm:
+    """What a tensor's bytes are. ``sharding``: of a DTensor, how it is cut; empty of another."""
+
+    size_bytes: int
+    dtype: str
+    shape: tuple[int, ...]
+    sharding: str = ""
+
+
+@message("share")
+@sparse
+@dataclass(frozen=True, kw_only=True)
+class ShareHeader:
+    """What comes before a source's share: which bytes it has, and their digest. ``tensors``: from the first source."""
+
+    parts: tuple[Part, ...]
+    digest: str
+    tensors: tuple[TensorForm, ...] = ()
 
 
 class DamagedStateError(TrainingError):
@@ -63,20 +86,20 @@ class Sending:
             end = position + part.end - part.begin
             data[position:end].copy_(flat[part.index][part.begin : part.end])
             position = end
-        header: dict[str, Any] = {"parts": [(part.index, part.begin, part.end) for part in mine]}
-        if world.rank == sources[0]:
-            header["rest"] = rest
-            header["tensors"] = [_description(each) for each in tensors]
+        is_first = world.rank == sources[0]
+        header = ShareHeader(parts=tuple(mine), digest="", tensors=tuple(map(_form_of, tensors)) if is_first else ())
+        packed_rest = pack(rest if is_first else None)  # before the next step changes what is no tensor
         self._world = world
         self._operations: list[tuple[int, Operation[None]]] = []
-        packed_rest = pack(header)  # before the next step changes what is no tensor
-        self._begun = run_in_thread(partial(self._begin, packed_rest, data, newcomers), "multiworld-training-send")
+        begin = partial(self._begin, header, packed_rest, data, newcomers)
+        self._begun = run_in_thread(begin, "multiworld-training-send")
 
-    def _begin(self, packed_rest: Tensor, data: Tensor, newcomers: Sequence[int]) -> None:
+    def _begin(self, header: ShareHeader, packed_rest: Tensor, data: Tensor, newcomers: Sequence[int]) -> None:
         """Compute the digest of what may be gigabytes, and send, while the training goes on."""
-        first = pack({"digest": _digest(data)})
+        packed = encode(replace(header, digest=_digest(data)))
+        first = [torch.frombuffer(bytearray(packed), dtype=torch.uint8), packed_rest]
         for newcomer in newcomers:
-            for payload in ([packed_rest, first], *([each] for each in torch.split(data, CHUNK_BYTES) if each.numel())):
+            for payload in (first, *([each] for each in torch.split(data, CHUNK_BYTES) if each.numel())):
                 self._operations.append((newcomer, self._world.start_send_tensors(payload, newcomer, TAG, None)))
 
     @property
@@ -122,18 +145,18 @@ class Receiving:
 
         Raises ValueError if it has none that is sharded as one of the sources'.
         """
-        first = self._shares[0].header
+        described = self._shares[0].header.tensors
         own = {sharding_of(each): each for each in take_apart(templates)[0]}
-        described = first["tensors"]
-        data = [empty_bytes(size) for size, *_ in described]
+        data = [empty_bytes(form.size_bytes) for form in described]
         for share in self._shares:
             share.fill(data)
         tensors = []
-        for each, (_, dtype, shape, sharding) in zip(data, described, strict=True):
-            if sharding and sharding not in own:
-                raise ValueError(f"the sources have a tensor sharded as {sharding}, and this model has none")
-            tensors.append(tensor_of(each, getattr(torch, dtype), shape, own[sharding] if sharding else None))
-        return put_together(first["rest"], tensors), sum(each.numel() for each in data)
+        for each, form in zip(data, described, strict=True):
+            if form.sharding and form.sharding not in own:
+                raise ValueError(f"the sources have a tensor sharded as {form.sharding}, and this model has none")
+            template = own[form.sharding] if form.sharding else None
+            tensors.append(tensor_of(each, getattr(torch, form.dtype), form.shape, template))
+        return put_together(self._shares[0].rest, tensors), sum(each.numel() for each in data)
 
 
 class _Share:
@@ -142,7 +165,8 @@ class _Share:
         self._operation: Operation[Payload] = world.start_recv_tensors(source, TAG, None)
         self._chunks: list[Tensor] = []
         self._num_missing = 0
-        self.header: dict[str, Any] = {}
+        self._header: ShareHeader | None = None
+        self.rest: Any = None
         self._is_whole = False
 
     def wait(self) -> None:
@@ -153,9 +177,9 @@ class _Share:
         while not self._is_whole and self._operation.done:
             payload = self._operation.result()
             assert isinstance(payload, list)
-            if not self.header:
-                self.header = {**unpack(payload[0]), **unpack(payload[1])}
-                self._num_missing = sum(end - begin for _, begin, end in self.header["parts"])
+            if self._header is None:
+                self._header, self.rest = decode(ShareHeader, bytes(payload[0].tolist())), unpack(payload[1])
+                self._num_missing = sum(part.end - part.begin for part in self._header.parts)
             else:
                 self._chunks.append(payload[0])
                 self._num_missing -= payload[0].numel()
@@ -163,23 +187,28 @@ class _Share:
                 self._operation = self._world.start_recv_tensors(self._source, TAG, None)
                 continue
             data = torch.cat(self._chunks) if self._chunks else empty_bytes(0)
-            if _digest(data) != self.header["digest"]:
+            if _digest(data) != self._header.digest:
                 raise DamagedStateError(self._source, self._world.generation)
             self._chunks = [data]
             self._is_whole = True
         return self._is_whole
 
+    @property
+    def header(self) -> ShareHeader:
+        assert self._header is not None, "a share that has not come has no header"
+        return self._header
+
     def fill(self, tensors: Sequence[Tensor]) -> None:
         position = 0
-        for part in (Part(*each) for each in self.header["parts"]):
+        for part in self.header.parts:
             size = part.end - part.begin
             tensors[part.index][part.begin : part.end] = self._chunks[0][position : position + size]
             position += size
 
 
-def _description(tensor: Tensor) -> tuple[int, str, tuple[int, ...], str]:
-    data, shape = bytes_of(tensor), tuple(local(tensor).shape)
-    return data.numel(), str(tensor.dtype).removeprefix("torch."), shape, sharding_of(tensor)
+def _form_of(tensor: Tensor) -> TensorForm:
+    dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(local(tensor).shape)
+    return TensorForm(size_bytes=bytes_of(tensor).numel(), dtype=dtype, shape=shape, sharding=sharding_of(tensor))
 
 
 def _digest(data: Tensor) -> str:
