@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
+from multiworld import training
 from multiworld.testing import scaled
 from multiworld.training.data.map_loader import MapLoader
 from multiworld.training.data.opening import open_loader
@@ -216,6 +217,16 @@ def test_shards_are_whole_and_their_random_numbers_the_same_after_a_loss(opened:
         batches = fetched(whole, step)
         share = range(3) if step < 3 else range(6)
         assert fetched(part, step, share) == {number: batches[number] for number in share}
+
+
+def test_a_global_batch_that_leaves_replicas_without_work_is_refused() -> None:
+    with (
+        training.join("few", rank=0, world_size=8, store="127.0.0.1:1", progress=False) as job,
+        pytest.raises(
+            ValueError, match="has 6 micro-batches of 2, fewer than the 8 replicas: raise global_batch to 16"
+        ),
+    ):
+        job.loader(Numbers(), global_batch=12, micro_batch=2)
 
 
 def _train(port: int) -> None:

@@ -359,11 +359,13 @@ class Job:
         """
         self._check_not_begun("loader")
         loader = open_loader(dataset, global_batch=global_batch, **options)
-        if loader.num_micro_batches < self.world_size:
+        replicas = self.world_size // self.options.replica_size
+        if loader.num_micro_batches < replicas:
+            loader.close()
             raise ValueError(
                 f"global_batch={global_batch} has {loader.num_micro_batches} micro-batches of {loader.micro_batch}, "
-                f"fewer than the {self.world_size} replicas: raise global_batch to "
-                f"{self.world_size * loader.micro_batch} at least, or lower micro_batch"
+                f"fewer than the {replicas} replicas: raise global_batch to {replicas * loader.micro_batch} at least, "
+                "or lower micro_batch"
             )
         self._loaders.append(loader)
         name = "loader" if len(self._loaders) == 1 else f"loader.{len(self._loaders) - 1}"
