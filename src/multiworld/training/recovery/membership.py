@@ -70,12 +70,12 @@ class Membership:
         self.prefix = f"{manager.job}/training/{options.name}/"
         self._link = StoreLink(manager, options.store, self._introduce)
         self._lock = threading.Lock()
-        """Guards who this member is, as the thread that finds a new store introduces it there."""
+        """Guards what follows. Nobody waits for the store while holding it: the progress thread wants it, too."""
+        self._beating: _Beating | None = None
+        self._is_closed = False
         self._standing: Generation | None = None
         """The newest generation that this process has seen, also one of others: a new store must know it."""
         self._beat = itertools.count(1)
-        self._beating: _Beating | None = None  # guarded by _lock, as the next
-        self._is_closed = False
         self._seen: dict[str, tuple[bytes, float]] = {}
         self._seen_in: TCPStore | None = None
         self._place_then: Place | None = None
@@ -96,10 +96,12 @@ class Membership:
 
     def _introduce(self, store: TCPStore) -> None:
         """Tell a store of this member and of the generation that stands: else a newcomer there would begin anew."""
-        with self._lock:
+        introduced: Member | None = None
+        while introduced is not self.member:  # it may become a newcomer meanwhile
+            introduced = self.member
             wait_blocking(self._put_presence(store))
-            if self._standing is not None:
-                self._restore(store, self._standing)
+        if self._standing is not None:
+            self._restore(store, self._standing)
 
     def _restore(self, store: TCPStore, generation: Generation) -> None:
         """Let the store know of no older generation than this. Others may do the same meanwhile."""
@@ -149,8 +151,7 @@ class Membership:
         if store is not None:
             self._withdraw(store)
             store.discard([f"{self.prefix}present/{self.member.id}"])
-        with self._lock:
-            self.member, self.generation = member, None
+        self.member, self.generation = member, None
         store = self._link.store_nowait()
         if store is not None:
             self._put_presence(store)

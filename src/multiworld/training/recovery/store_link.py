@@ -63,7 +63,7 @@ class StoreLink:
             seeker = self._seeker
         self._closing.set()
         if seeker is not None:
-            seeker.join()
+            seeker.join(DIAL_S + 1.0)  # closing the manager ends what it still waits for
         if self._next_place is not None:
             self._next_place.cancel_or_undo(OperationCancelled())
         if self._store is not None:
