@@ -58,10 +58,11 @@ class Situation:
 
 @dataclass(frozen=True)
 class Wait:
-    """Not yet. ``reason``: a clause for people. ``missing``: how many members are too few, if that is it."""
+    """Not yet. ``reason``: a clause for people. ``missing``: how many of ``needed`` members, if there are too few."""
 
     reason: str
     missing: int = 0
+    needed: int = 0
 
 
 def agree(situation: Situation, rules: Rules) -> Wait | Generation:
@@ -87,7 +88,7 @@ def agree(situation: Situation, rules: Rules) -> Wait | Generation:
     members = [*survivors, *newcomers]
     is_over = any(situation.said[each.id].is_over for each in able)  # there is nothing to wait for others for
     if len(members) < rules.min_members and not is_over:
-        return Wait("too few members are left", missing=rules.min_members - len(members))
+        return _too_few("too few members are left", len(members), rules.min_members)
     return _next(situation, current.number + 1, members)
 
 
@@ -126,7 +127,7 @@ def _first(situation: Situation, rules: Rules, number: int) -> Wait | Generation
     members = [each for each in members if each.id in situation.here and _goes_on(each, situation)]
     members = whole_replicas(members, rules.replica_size)
     if len(members) < rules.min_members:
-        return Wait("the training waits for members", missing=rules.min_members - len(members))
+        return _too_few("the training waits for members", len(members), rules.min_members)
     if len(members) < (rules.expected or rules.min_members) and situation.waited_s < rules.gather_s:
         return Wait("the training waits for all that the launcher starts")
     source = max(members, key=lambda each: situation.said[each.id].saved_step)  # of equals the first
@@ -203,7 +204,12 @@ def _refusal(
         return None
     if 2 * len(survivors) == len(electorate) and electorate[0].id in left:
         return None
-    return Wait(f"{where}; this side has {len(survivors)} of {len(electorate)} members, which is no majority")
+    reason = f"{where}; this side has {len(survivors)} of {len(electorate)} members, which is no majority"
+    return _too_few(reason, len(survivors), len(electorate) // 2 + 1)
+
+
+def _too_few(reason: str, present: int, needed: int) -> Wait:
+    return Wait(reason, missing=needed - present, needed=needed)
 
 
 def _may_be_trained_elsewhere(

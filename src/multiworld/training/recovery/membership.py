@@ -215,8 +215,7 @@ class Membership:
             outcome = agree(situation, self._options.rules)
             if isinstance(outcome, Wait):
                 if now - began > self._options.join_timeout_s and outcome.missing:
-                    needed = self._options.rules.min_members
-                    raise TooFewReplicasError(needed - outcome.missing, needed, now - began)
+                    raise TooFewReplicasError(outcome.needed - outcome.missing, outcome.needed, now - began)
                 if now - said_at > SAY_EVERY_S:
                     said_at = now
                     logger.warning("training %r waits: %s", self._options.name, outcome.reason)

@@ -150,7 +150,9 @@ def far(number: int) -> tuple[Generation, list[Member]]:
 def test_without_a_launcher_the_larger_side_of_a_partition_goes_on() -> None:
     current, (a, b, c) = far(3)
     assert chosen(seen(loses(a, c, proven=False), loses(b, c, proven=False), current=current)).members == (a, b)
-    assert "no majority" in waits(seen(loses(c, a, b, proven=False), current=current)).reason
+    waiting = waits(seen(loses(c, a, b, proven=False), current=current))
+    assert "no majority" in waiting.reason
+    assert (waiting.missing, waiting.needed) == (1, 2)
 
 
 def test_of_equal_sides_the_one_with_the_first_member_goes_on() -> None:
