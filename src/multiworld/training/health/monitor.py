@@ -63,7 +63,7 @@ class HealthMonitor:
         self._shard = shard
         self._looks_at_gradients = on_bad_step is not None and not has_scaler
         self._digests: tuple[int, dict[str, str]] = (-1, {})  # of the state that this step begins with
-        self._schedule: tuple[tuple[str, ...], list[list[Piece]]] = ((), [])
+        self._schedule: tuple[tuple[str, ...] | None, list[list[Piece]]] = (None, [])
         self._reported: frozenset[str] = frozenset()
         self._slow = SlowRanks(options.slow_ranks) if options.slow_ranks is not None else None
         self._bad = BadSteps(options.loss_spike)
@@ -248,9 +248,17 @@ class _History:
 
 
 def are_finite(tensors: Sequence[Tensor]) -> bool:
-    """Return whether no value is NaN or infinite. Reads each once, and synchronises with a GPU once."""
-    sums = [each.sum(dtype=torch.float64) if each.is_floating_point() else each.new_zeros(()) for each in tensors]
+    """Return whether no value is NaN or infinite, nor so large that their sum is. Reads each once.
+
+    What is not finite stays so in a sum, which takes a tenth of the time of a look at each value.
+    """
+    sums = [each.sum(dtype=_summed_as(each)) for each in tensors if each.is_floating_point()]
     return all(bool(torch.isfinite(each)) for each in sums)
+
+
+def _summed_as(tensor: Tensor) -> torch.dtype:
+    """Return a type in which many finite values of 16 bits have a finite sum."""
+    return torch.float32 if tensor.element_size() < 4 else tensor.dtype
 
 
 def _optimizer_tensors(prefix: str, optimizer: Optimizer) -> dict[str, Tensor]:
