@@ -35,8 +35,10 @@ LAUNCHED = "elastic_worlds.py"
 LAUNCHED_TRAININGS = {
     "train_ddp.py",
     "train_ddp_worlds.py",
+    "train_diloco.py",
     "train_from_torchft.py",
     "train_from_torchrun.py",
+    "train_resume.py",
 }  # run by tests/process/test_launched_training.py
 REPLICAS = "train_replicas.py"  # run by tests/process/test_training_example.py
 FORERUNNERS = {"multiworld_asyncio.py", "single_world.py"}  # they go on until they are killed

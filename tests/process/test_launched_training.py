@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from examples.train_ddp import batch, loss_of, make_model
+from multiworld.testing.deadlines import scaled
 from tests import warm_programs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -88,9 +89,30 @@ def test_a_loop_ported_from_torchft_uses_each_sample_once_though_a_replica_dies(
     assert set(re.findall(r"step \d+: (\d+) samples", ended)) == {"24"}
 
 
-def run_example(name: str, *options: str) -> str:
-    run = [sys.executable, "-m", "multiworld.run", "--nproc-per-node=3", "--max-restarts=3", "--warm"]
-    command = [*run, str(EXAMPLES / name), *options]
+@pytest.mark.timeout(scaled(120))
+def test_a_training_that_lost_all_goes_on_with_another_number_of_replicas_to_the_same_bits(tmp_path: Path) -> None:
+    lost = run_example("train_resume.py", f"--folder={tmp_path / 'a'}", "--die-at=17", restarts=0, fails=True)
+    assert "parameters at the end" not in lost
+    resumed = run_example("train_resume.py", f"--folder={tmp_path / 'a'}", replicas=2)
+    begun = re.findall(r"of 2, pid \d+: from step (\d+)", resumed)
+    assert len(begun) == 2, resumed
+    assert int(begun[0]) >= 5
+    undisturbed = run_example("train_resume.py", f"--folder={tmp_path / 'b'}", replicas=1)
+    results = [re.findall(r"parameters at the end: (\w+)", said) for said in (resumed, undisturbed)]
+    assert len(results[0]) == 1
+    assert results[0] == results[1]
+
+
+def test_replicas_that_meet_once_in_ten_steps_train_on_when_one_is_killed() -> None:
+    ended = run_example("train_diloco.py", "--kill-at=24")
+    assert "rank 1 failed: killed by SIGKILL" in ended
+    ((untrained, trained),) = re.findall(r"loss (\S+) of a model that says 0, (\S+) of this one", ended)
+    assert float(trained) < 0.4 * float(untrained), ended
+
+
+def run_example(name: str, *options: str, replicas: int = 3, restarts: int = 3, fails: bool = False) -> str:
+    run = [sys.executable, "-m", "multiworld.run", f"--nproc-per-node={replicas}", f"--max-restarts={restarts}"]
+    command = [*run, "--warm", str(EXAMPLES / name), *options]
     ended = warm_programs.run(command, capture_output=True, text=True, timeout=50, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert (ended.returncode != 0) == fails, ended.stdout + ended.stderr
     return ended.stdout + ended.stderr
