@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import multiworld as mw
+from multiworld.testing import scaled
 from multiworld.training.engine.facts import Facts
 from multiworld.training.errors import ReplicaBrokenError
 from multiworld.training.replica.replica import Replica
@@ -19,7 +20,7 @@ from .training_sync_program import INNER_LR, MAX_NORM, NUM_MICRO_BATCHES, loss_o
 
 TOTAL, KILL_AT = 100, 28
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(scaled(120))]
 
 
 class Rows(NamedTuple):

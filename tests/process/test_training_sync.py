@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from multiworld.testing import scaled
 from multiworld.training.sync.outer import OuterStep, make_outer_step
 
 from .training_lives import Life, train
@@ -16,7 +17,7 @@ from .training_sync_program import INNER_LR, NUM_MICRO_BATCHES, STRATEGIES, loss
 
 TOTAL, KILLED_RANK, KILL_AT = 150, 1, 28
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(scaled(120))]
 
 
 class Member:

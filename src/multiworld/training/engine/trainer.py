@@ -686,8 +686,11 @@ class Trainer:
             except DamagedStateError as damaged:
                 logger.warning("%s; it is asked for again", damaged)
                 self.team.world.abort()
-        observer.generation_began(before, generation, generation.step)
+        observer.generation_began(before, generation, self._first_step_of(generation))
         return None if was_excluded else generation
+
+    def _first_step_of(self, generation: Generation) -> int:
+        return self.state.step if generation.is_restart else generation.step
 
     def _begin_generation(self, generation: Generation) -> None:
         members, me = generation.members, self.team.membership.member.id

@@ -90,7 +90,7 @@ class RoundTrainer(Trainer):
         limits = [each for each in (total, self.loader.num_steps) if each is not None]
         self._table = self._strategy.timetable(min(limits) if limits else None)
         self._join(total)
-        while not self._is_over():
+        while not self._is_over() or not self._end():
             if self._receiving is not None:
                 yield from self._catch_up()
             else:
@@ -106,34 +106,13 @@ class RoundTrainer(Trainer):
         self._attempt = self._attempt + 1 if step.phase is StepPhase.REPEATED else 0
 
     def _between_steps(self) -> bool:
-        """After an inner step look whether somebody was lost; after a round end, admit newcomers, let members go."""
-        self._sendings = [each for each in self._sendings if not each.is_done]
-        if not self._has_ended_round:
-            error = self.team.error
-            if error is not None and self._receiving is None:
-                self._advance(error)  # early, so that nobody waits for this member at the end of the round
-            return False
-        self._has_ended_round = False
-        while True:
-            outcome, is_last = self._outcome, self._is_over()
-            if not (is_last or outcome.leaving or outcome.newcomers):
-                return False
-            try:
-                self.team.world.blocking.barrier()  # all know that the round counts, before anybody goes
-                break
-            except (WorldBrokenError, WorldClosedError) as error:
-                self._advance(error)
-                if not is_last:
-                    return False
-        if is_last:
-            self._hand_over()
-            return True
-        if self.team.place in outcome.leaving:
-            self.has_left = True
-            return True
-        if outcome.leaving:
-            self.team.leaves(sorted(outcome.leaving))
-        self._advance(None)
+        """After an inner step look whether somebody was lost; after a round admit newcomers, let members go."""
+        if self._has_ended_round:
+            self._has_ended_round = False
+            return super()._between_steps()
+        error = self.team.error
+        if error is not None and self._receiving is None:
+            self._advance(error)  # early, so that nobody waits for this member at the end of the round
         return False
 
     @property
@@ -278,6 +257,9 @@ class RoundTrainer(Trainer):
             saved_step=self.saved_step(),
             is_over=self._is_over(),
         )
+
+    def _first_step_of(self, generation: Generation) -> int:
+        return self.state.step if generation.is_restart else self._table.start_of(generation.step)
 
     def _begin_generation(self, generation: Generation) -> None:
         members, me = generation.members, self.team.membership.member.id
