@@ -159,6 +159,7 @@ def train(
         elif isinstance(event, StepCommitted):
             report("committed", step=event.step, replicas=event.replicas, redone=event.redone)
 
+    options.setdefault("gather_s", 60.0)  # on a busy machine one may start much later
     job = join("t", rank=rank, world_size=size, store=store, **options)
     with job:
         job.listen(heard)

@@ -20,7 +20,7 @@ from tests.process.training_programs import LR, Rows, flat, loss_of, make_model
 
 def main(folder: Path, total: int, stop_at: int, continue_at: int) -> None:
     torch.set_num_threads(1)
-    job = join("stop")
+    job = join("stop", gather_s=60.0)  # on a busy machine one may start much later
     model = job.replicate(make_model())
     optimizer = job.optimizer(torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9))
     pid_of_stopped = folder / "stopped"
