@@ -615,7 +615,8 @@ class Job:
                 for place, member in enumerate(generation.members)
                 if (facts[place].is_ready if by_facts else member.id not in generation.stateless)
             ]
-            self._keeper.on_members(generation.number, ready)
+            is_sharded = self.replica.size > 1
+            self._keeper.on_members(generation.number, ready, ready[: self.replica.size] if is_sharded else None)
             self._is_save_due = outcome.save
             self._is_save_asked = self._is_save_asked and not outcome.save
 

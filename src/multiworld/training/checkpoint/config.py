@@ -12,9 +12,9 @@ class Checkpoint:
 
     ``dir``: a directory that all hosts share; it is made if it does not exist. ``every_steps``: after so many steps
     there is one. ``keep``: so many newest ones stay. ``writers``: so many members share the writing of what all of them
-    have; a save fails if one of its writers dies. ``sync``: a checkpoint counts only when its bytes are on the disk, so
-    it outlives the host, too. ``verify``: compare the hashes of all files before one is loaded. ``timeout_s``: the
-    first writer waits so long for the others' parts.
+    have; a save fails if one of its writers dies. Of replicas of several processes, one writes: each process its part.
+    ``sync``: a checkpoint counts only when its bytes are on the disk, so it outlives the host, too. ``verify``: compare
+    the hashes of all files before one is loaded. ``timeout_s``: the first writer waits so long for the others' parts.
     """
 
     dir: str | os.PathLike[str]

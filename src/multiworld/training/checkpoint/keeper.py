@@ -11,7 +11,7 @@ from ..errors import CheckpointDamagedError
 from ..events import CheckpointFailed, CheckpointLoaded, CheckpointSaved
 from ..state import TrainingState
 from .config import Checkpoint
-from .finding import Found, candidates, look
+from .finding import Found, candidates
 from .loading import load
 from .saver import CheckpointOutcome, CheckpointSaver
 
@@ -30,30 +30,33 @@ class CheckpointKeeper:
         """``publish`` takes a class of ``TrainingEvent`` and its fields, but for those that all have."""
         self._config, self._member, self._state, self._publish = config, member, state, publish
         self._saver = CheckpointSaver(config, job=job, member=member, on_outcome=self._tell)
-        self._verified: list[Found] = []
+        self._found: list[Found] = []
         self._last_saved = -1
         self._generation = 0
         self._members: tuple[str, ...] = ()
+        self._writers: tuple[str, ...] | None = None
 
     # ---- where a training begins
 
     def saved_step(self) -> int:
-        """Return the step of the newest whole checkpoint, or -1. Reads all of it, if it was not read before.
+        """Return the step of the newest checkpoint that looks whole, or -1. Its files are not read yet.
 
         Raises CheckpointVersionError, or OSError if the directory cannot be read.
         """
-        found, _ = look(self._config.directory)
-        if not self._verified or found[:1] != self._verified[:1]:
-            self._verified = candidates(self._config.directory, hashes=self._config.verify)
-        return self._verified[0].step if self._verified else -1
+        self._found = candidates(self._config.directory, hashes=False)
+        return self._found[0].step if self._found else -1
 
     def restart(self) -> None:
-        """Take the state from the newest whole checkpoint, if there is one. Raises what ``load`` does."""
-        self.saved_step()
-        for place, found in enumerate(self._verified):
+        """Take the state from the newest whole checkpoint that ``saved_step`` saw, if any. Raises what ``load`` does.
+
+        One that came later is not taken: other processes of this replica may not see it.
+        """
+        if not self._found:
+            self.saved_step()
+        for found in self._found:
             began = time.monotonic()
             try:
-                load(found, self._state, hashes=self._config.verify and place > 0)
+                load(found, self._state, hashes=self._config.verify)
             except CheckpointDamagedError as error:
                 logger.warning("%s", error)
                 continue
@@ -69,10 +72,14 @@ class CheckpointKeeper:
 
     # ---- while it runs
 
-    def on_members(self, generation: int, members: Sequence[str]) -> None:
-        """Hear in each step who has the state and trains on, in the order of the members."""
+    def on_members(self, generation: int, members: Sequence[str], writers: Sequence[str] | None = None) -> None:
+        """Hear in each step who has the state and trains on, in the order of the members.
+
+        ``writers``: those of one replica, if each of its processes has another part of the state.
+        """
         if (generation, tuple(members)) != (self._generation, self._members):
             self._generation, self._members = generation, tuple(members)
+            self._writers = None if writers is None else tuple(writers)
             self._saver.on_members(members)
 
     def after_step(self, since: int, *, asked: bool = False) -> None:
@@ -85,7 +92,9 @@ class CheckpointKeeper:
         if self._config.is_due(since, step, asked=asked):
             self._save(wait=False)
         else:
-            self._saver.prepare(self._members)  # long before the first one is due: it takes seconds
+            self._saver.prepare(
+                self._members, writers=self._writers
+            )  # long before the first one is due: it takes seconds
 
     def close(self, *, is_complete: bool, has_failed: bool = False) -> None:
         """Let a save end. ``is_complete``: all steps are done, so their result is saved, too. Idempotent."""
@@ -95,7 +104,14 @@ class CheckpointKeeper:
 
     def _save(self, *, wait: bool) -> None:
         step = self._last_saved = self._state.step
-        self._saver.save(self._state.capture, step=step, generation=self._generation, members=self._members, wait=wait)
+        self._saver.save(
+            self._state.capture,
+            step=step,
+            generation=self._generation,
+            members=self._members,
+            writers=self._writers,
+            wait=wait,
+        )
 
     def _tell(self, outcome: CheckpointOutcome) -> None:
         fields: dict[str, Any] = {"step": outcome.step}

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
 
@@ -28,6 +29,7 @@ from .packing import Packer
 from .staging import Staged
 
 FIRST_LOOK_S, LAST_LOOK_S = 0.01, 0.5
+MOST_NAMED = 3
 
 Gone = Callable[[float], Collection[int]]
 """Waits up to so many seconds for news, and returns the writers that are gone."""
@@ -97,6 +99,10 @@ def _write_part(
 def _complete(order: Write, parts: list[Part], disk: Disk, directory: Path, unfinished: Path) -> Path:
     """Write DCP's metadata and the manifest, and give the directory its name as the last thing of all."""
     _, metadata = DefaultSavePlanner().create_global_plan([part.plan for part in parts])
+    if missing := partial(metadata):
+        raise UnfinishedError(
+            f"{', '.join(missing)}: not all of it was written; were all processes of the replica writers?"
+        )
     _dcp_writer(unfinished, disk).finish(metadata, [part.results for part in parts])
     for index in range(1, len(parts)):
         disk.rm_file(unfinished / _part_name(index))
@@ -155,6 +161,16 @@ def _give_up(order: Write, disk: Disk, unfinished: Path, error: Exception) -> No
             if name.startswith(f"__{order.writer}_"):
                 disk.rm_file(unfinished / name)
         disk.write(unfinished / _failure_name(order.writer), reason_of(error).encode())
+
+
+def partial(metadata: Metadata) -> list[str]:
+    """Return the tensors of which DCP has a part only; it reads them without an error. At most a few."""
+    volumes = {
+        name: (saved.size.numel(), sum(chunk.sizes.numel() for chunk in saved.chunks))
+        for name, saved in metadata.state_dict_metadata.items()
+        if isinstance(saved, TensorStorageMetadata)
+    }
+    return [name for name, (whole, written) in volumes.items() if written < whole][:MOST_NAMED]
 
 
 def reason_of(error: Exception) -> str:

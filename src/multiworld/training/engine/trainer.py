@@ -637,7 +637,7 @@ class Trainer:
             is_complete=self._progress.is_complete and self._is_computing,
             facts=tuple(self._facts) if self._has_state else (),
             digest=self._options.digest,
-            saved_step=self.saved_step(),
+            saved_step=-1 if self._has_state else self.saved_step(),
             looked_at=None if not self._is_computing or self._looked_at is None else tuple(sorted(self._looked_at)),
             is_over=self._is_over(),
         )

@@ -254,7 +254,7 @@ class RoundTrainer(Trainer):
             is_complete=self._has_all_means,
             facts=tuple(self._facts) if self._has_state else (),
             digest=self._options.digest,
-            saved_step=self.saved_step(),
+            saved_step=-1 if self._has_state else self.saved_step(),
             is_over=self._is_over(),
         )
 

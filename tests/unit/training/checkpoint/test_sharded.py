@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from multiworld.training.checkpoint.loading import load
+from multiworld.training.checkpoint.writing import UnfinishedError
 from multiworld.training.state import TrainingState
 from tests.checkpoints import only, write
 
@@ -97,3 +98,12 @@ def test_a_new_model_and_optimizer_take_their_shards_at_any_number_of_processes(
             for name, shard in expected.shards().items():
                 assert torch.equal(shards[name], shard), name
             assert back.state.step == 1
+
+
+def test_a_checkpoint_without_the_shards_of_all_processes_is_not_completed(tmp_path: Path) -> None:
+    with (
+        rank_of(2, 0) as mesh,
+        pytest.raises(UnfinishedError, match=r"net\.weight, .*: not all of it was written"),
+    ):
+        write(tmp_path, Trained(mesh, seed=1).train(mesh).state)
+    assert list(tmp_path.iterdir()) == []
