@@ -19,7 +19,7 @@ MODULE = "tests.process.training_checkpoint_program"
 PRELOADED = "torch.distributed.checkpoint.default_planner"
 LOST_AT, END, LATER_END = 25, 32, 38
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(scaled(120))]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(scaled(200))]
 
 
 def run(folder: Path, num_processes: int, total: int) -> list[list[dict[str, Any]]]:
@@ -27,7 +27,7 @@ def run(folder: Path, num_processes: int, total: int) -> list[list[dict[str, Any
     before = set(folder.glob("*-*"))
     options = [f"--nproc-per-node={num_processes}", "--max-restarts=4", f"--preload={PRELOADED}", "--module", MODULE]
     command = [sys.executable, "-m", "multiworld.run", *options, str(folder), str(total), str(LOST_AT)]
-    ended = warm_programs.run(command, capture_output=True, text=True, timeout=scaled(60), check=False)
+    ended = warm_programs.run(command, capture_output=True, text=True, timeout=scaled(100), check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     logs = sorted(set(folder.glob("[0-9]*-[0-9]*")) - before, key=lambda path: path.stat().st_ctime_ns)
     return [[json.loads(line) for line in path.read_text().splitlines()] for path in logs]
@@ -44,7 +44,7 @@ def test_all_processes_are_lost_and_the_training_goes_on_with_the_same_bits_then
     newest = LOST_AT // EVERY * EVERY
     loaded = [said for life in lives for said in life if said.get("event") == "CheckpointLoaded"]
     assert [said["step"] for said in loaded] == [newest]  # one process reads it, and gives it to the other
-    assert [life[0]["did"] for life in done].count(newest) == 2
+    assert [life[0]["did"] for life in done if life].count(newest) == 2
     assert not [said for life in lives for said in life if said.get("event") == "CheckpointFailed"]
     assert steps_in(tmp_path / "saved") == [END, 30, 20]
 
