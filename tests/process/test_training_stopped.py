@@ -1,4 +1,4 @@
-"""A replica under the launcher stands still: the others go on without it, and it comes back as a newcomer."""
+"""A replica under the launcher stands still: the others go on without it, and get another one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.warm_workers import Nursery
 from .training_programs import train_alone
 
 PROGRAM = Path(__file__).with_name("training_stop_program.py")
-TOTAL, STOP_AT, CONTINUE_AT = 80, 5, 9
+TOTAL, STOP_AT = 80, 5
 
 pytestmark = pytest.mark.process
 
@@ -27,9 +27,9 @@ def with_torch(nursery: Nursery) -> None:
     nursery.preload("torch._dynamo", "tests.process.training_programs")  # an optimizer imports the first
 
 
-def test_the_others_go_on_without_a_replica_that_stands_still_and_it_comes_back(tmp_path: Path) -> None:
+def test_the_others_go_on_without_a_replica_that_stands_still_and_it_is_replaced(tmp_path: Path) -> None:
     run = [sys.executable, "-m", "multiworld.run", "--nproc-per-node=3", "--max-restarts=3", str(PROGRAM)]
-    command = [*run, *map(str, (tmp_path, TOTAL, STOP_AT, CONTINUE_AT))]
+    command = [*run, *map(str, (tmp_path, TOTAL, STOP_AT))]
     ended = warm_programs.run(command, capture_output=True, text=True, timeout=55, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     said = {each["rank"]: each for each in (json.loads(path.read_text()) for path in tmp_path.glob("*.json"))}
@@ -41,7 +41,5 @@ def test_the_others_go_on_without_a_replica_that_stands_still_and_it_comes_back(
     at = dict(said[0]["did"])
     assert sorted(at) == list(range(TOTAL))
     assert at[STOP_AT] - at[STOP_AT - 1] < DEFAULT_LEASE_S + 1.0 + STOP_S
-    assert said[1]["pid"] == int((tmp_path / "stopped").read_text()), "it was not started again"
-    steps_of_stopped = [step for step, _ in said[1]["did"]]
-    assert len(set(steps_of_stopped)) == len(steps_of_stopped)
-    assert STOP_AT + 1 not in steps_of_stopped[: STOP_AT + 1]
+    assert said[1]["pid"] != int((tmp_path / "stopped").read_text())
+    assert STOP_AT < said[1]["did"][0][0] < TOTAL

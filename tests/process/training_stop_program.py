@@ -1,6 +1,6 @@
-"""One replica under the launcher. Rank 1 stands still in a step; rank 0 lets it go on some steps later.
+"""One replica under the launcher. Rank 1 stands still in a step.
 
-training_stop_program.py FOLDER TOTAL STOP_AT CONTINUE_AT
+training_stop_program.py FOLDER TOTAL STOP_AT
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from multiworld.training.job import join
 from tests.process.training_programs import LR, Rows, flat, loss_of, make_model
 
 
-def main(folder: Path, total: int, stop_at: int, continue_at: int) -> None:
+def main(folder: Path, total: int, stop_at: int) -> None:
     torch.set_num_threads(1)
     job = join("stop", gather_s=60.0)  # on a busy machine one may start much later
     model = job.replicate(make_model())
@@ -35,8 +35,6 @@ def main(folder: Path, total: int, stop_at: int, continue_at: int) -> None:
             optimizer.step()
         if step.committed:
             did.append((step.index, time.monotonic()))
-        if job.rank == 0 and step.index == continue_at:
-            os.kill(int(pid_of_stopped.read_text()), signal.SIGCONT)
         time.sleep(0.03)
     said = {"rank": job.rank, "pid": os.getpid(), "did": did, "final": flat(model).tolist()}
     (folder / f"{job.rank}-{os.getpid()}.json").write_text(json.dumps(said))
