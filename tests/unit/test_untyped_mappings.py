@@ -9,7 +9,7 @@ import multiworld
 
 ROOT = Path(multiworld.__file__).parent
 UNTYPED = re.compile(r"\b(dict|Mapping)\[str, Any\]")
-AT_MOST = 127
+AT_MOST = 74
 """Lines in all. One more needs a reason; one less lowers this."""
 MAY_HAVE = {
     "bench": "figures that a report shows as JSON, and what the members of a benchmark answer the testing kit",
@@ -32,7 +32,7 @@ MAY_HAVE = {
     "serving/member/member.py": "a state_dict",
     "serving/tracing/exporter.py": "the attributes of a span, which may be anything",
     "testing": "the values that a test's author sends to the test's own processes",
-    "training": "state_dicts, the user's and our own beside them; fields of a dataclass, on their way into another",
+    "training/state.py": "the name of a state_dict's type",
     "wire/json_forms.py": "JSON itself: the codec makes types of it",
     "wire/messages.py": "JSON itself: the codec makes types of it",
 }

@@ -32,7 +32,7 @@ from .data.recorder import CommitRecorder
 from .data.stream_loader import StreamLoader
 from .engine.buffers import Buffers
 from .engine.decision import Outcome
-from .engine.facts import Facts
+from .engine.facts import Facts, MoreFacts
 from .engine.gradients import Gradients
 from .engine.reduction import Reduction, SumReduction, TreeReduction
 from .engine.step import Step
@@ -513,7 +513,7 @@ class Job:
             raise StepError(f"job.save() was called under sync={self._sync!r}: there every_steps alone decides")
         self._is_save_asked = True
 
-    def _own_facts(self, step: int) -> dict[str, Any]:
+    def _own_facts(self, step: int) -> MoreFacts:
         return {"save": True} if self._is_save_asked else {}
 
     def close(self, *, gracefully: bool = True) -> None:

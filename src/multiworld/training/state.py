@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
+
+StateDict: TypeAlias = dict[str, Any]
+"""What ``state_dict()`` of torch's objects and of the program's returns: values of theirs, not of ours."""
 
 
 class Stateful(Protocol):
     """What ``job.track`` takes: schedulers, EMAs, scalers, metrics."""
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> StateDict: ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> Any: ...
+    def load_state_dict(self, state: StateDict) -> Any: ...
 
 
 class TrainingState:
@@ -40,7 +43,7 @@ class TrainingState:
     def parts(self) -> Mapping[str, Stateful]:
         return self._parts
 
-    def capture(self) -> dict[str, Any]:
+    def capture(self) -> StateDict:
         """Return references, not copies: ``{"step": int, "rng": ..., "parts": {name: state_dict}}``."""
         return {
             "step": self.step,
@@ -48,7 +51,7 @@ class TrainingState:
             "parts": {name: part.state_dict() for name, part in self._parts.items()},
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: StateDict) -> None:
         """Load every part. Raises ValueError that names parts which are missing or unknown, before anything changes."""
         given, wanted = set(state["parts"]), set(self._parts)
         if given != wanted:

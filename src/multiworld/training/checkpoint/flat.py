@@ -15,6 +15,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ..state import StateDict
+
 STRUCTURE = "structure"
 LEAF, DICT, ORDERED, LIST = "leaf", "dict", "ordered", "list"
 
@@ -25,31 +27,31 @@ Path = tuple["str | int", ...]
 class FlatState:
     """``leaves``: tensors and values by name. ``paths``: what each name was made of. ``structure``: see the module."""
 
-    leaves: Mapping[str, Any]
+    leaves: StateDict
     paths: Mapping[str, Path]
     structure: Any
 
 
-def flatten(capture: Mapping[str, Any]) -> FlatState:
+def flatten(capture: StateDict) -> FlatState:
     """Take what ``TrainingState.capture`` returned; tensors are not copied. Raises ValueError if two names are equal.
 
     Names: ``step``, ``rng.cpu``, ``model.NAME.…``, ``optimizer.NAME.…``, ``loader.…``.
     """
-    leaves: dict[str, Any] = {}
+    leaves: StateDict = {}
     paths: dict[str, Path] = {}
     nested = {"step": capture["step"], "rng": capture["rng"], **capture["parts"]}
     structure = _structure(nested, "", (), leaves, paths)
     return FlatState(leaves, paths, structure)
 
 
-def unflatten(structure: Any, leaves: Mapping[str, Any]) -> dict[str, Any]:
+def unflatten(structure: Any, leaves: StateDict) -> StateDict:
     """Return what ``TrainingState.restore`` takes."""
     nested = _build(structure, leaves)
     step, rng = nested.pop("step"), nested.pop("rng")
     return {"step": step, "rng": rng, "parts": nested}
 
 
-def _structure(value: Any, name: str, path: Path, leaves: dict[str, Any], paths: dict[str, Path]) -> Any:
+def _structure(value: Any, name: str, path: Path, leaves: StateDict, paths: dict[str, Path]) -> Any:
     """Return what ``_build`` needs, and note the leaves. DCP takes only these containers apart, and so do we."""
     if isinstance(value, Mapping):
         dot = name and name + "."
@@ -74,7 +76,7 @@ def _is_divided(values: list[Any]) -> bool:
     return any(isinstance(each, (Tensor, Mapping)) or (isinstance(each, list) and _is_divided(each)) for each in values)
 
 
-def _build(structure: Any, leaves: Mapping[str, Any]) -> Any:
+def _build(structure: Any, leaves: StateDict) -> Any:
     kind, content = structure[0], structure[1]
     if kind == LEAF:
         return leaves[content]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ..errors import CheckpointDamagedError
 from ..events import CheckpointFailed, CheckpointLoaded, CheckpointSaved
@@ -114,15 +113,14 @@ class CheckpointKeeper:
         )
 
     def _tell(self, outcome: CheckpointOutcome) -> None:
-        fields: dict[str, Any] = {"step": outcome.step}
         if outcome.error:
-            self._publish(CheckpointFailed, reason=outcome.error, **fields)
+            self._publish(CheckpointFailed, step=outcome.step, reason=outcome.error)
             return
         self._publish(
             CheckpointSaved,
+            step=outcome.step,
             path=outcome.path,
             size_bytes=outcome.size_bytes,
             stall_s=outcome.stall_s,
             took_s=outcome.took_s,
-            **fields,
         )

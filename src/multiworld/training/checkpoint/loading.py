@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 from torch.distributed.tensor import DTensor, empty
 
 from ..errors import CheckpointDamagedError, CheckpointMismatchError
-from ..state import TrainingState
+from ..state import StateDict, TrainingState
 from .finding import Found, verify
 from .flat import STRUCTURE, flatten, unflatten
 
@@ -39,12 +39,12 @@ def load(found: Found, state: TrainingState, *, hashes: bool = True) -> None:
     state.restore(captured)
 
 
-def read(found: Found, like: Like = lambda name, shape: None) -> dict[str, Any]:
+def read(found: Found, like: Like = lambda name, shape: None) -> StateDict:
     """Return what ``TrainingState.restore`` takes. ``like``: where a sharded tensor is needed, returns one like it."""
     reader = FileSystemReader(found.path)
     try:
         metadata = reader.read_metadata()
-        leaves: dict[str, Any] = {name: _target(name, metadata, like) for name in metadata.state_dict_metadata}
+        leaves: StateDict = {name: _target(name, metadata, like) for name in metadata.state_dict_metadata}
         planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         planner.set_up_planner(leaves, metadata, True)
         reader.set_up_storage_reader(metadata, True)
@@ -57,7 +57,7 @@ def read(found: Found, like: Like = lambda name, shape: None) -> dict[str, Any]:
         raise CheckpointDamagedError(found.path, ".metadata", f"it cannot be read ({error!r})") from error
 
 
-def compare(captured: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+def compare(captured: StateDict, current: StateDict) -> list[str]:
     """Return what keeps a state from another one's place: parts, parameters, shapes, groups of optimizers. Pure."""
     saved, wanted = captured["parts"], current["parts"]
     differences = _names("parts", saved, wanted)
@@ -70,7 +70,7 @@ def compare(captured: Mapping[str, Any], current: Mapping[str, Any]) -> list[str
     return differences
 
 
-def _models(part: str, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+def _models(part: str, saved: StateDict, wanted: StateDict) -> list[str]:
     differences = _names(f"tensors of {part}", saved, wanted)
     shapes = [
         f"{name} has {_shape(saved[name])} in the checkpoint and {_shape(wanted[name])} here"
@@ -80,14 +80,14 @@ def _models(part: str, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> l
     return differences + _shortened([f"{part}: {each}" for each in shapes])
 
 
-def _optimizers(part: str, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+def _optimizers(part: str, saved: StateDict, wanted: StateDict) -> list[str]:
     if "param_groups" not in saved or "param_groups" not in wanted:
         return []  # an optimizer of the program's own making; its load_state_dict decides
     then, now = ([len(group["params"]) for group in each["param_groups"]] for each in (saved, wanted))
     return [f"{part}: it had groups of {then} parameters, and has groups of {now}"] if then != now else []
 
 
-def _names(of_what: str, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+def _names(of_what: str, saved: StateDict, wanted: StateDict) -> list[str]:
     missing, unknown = sorted(set(wanted) - set(saved)), sorted(set(saved) - set(wanted))
     differences = [f"{of_what} that the checkpoint lacks: {', '.join(_shortened(missing))}"] if missing else []
     return differences + ([f"{of_what} that are unknown here: {', '.join(_shortened(unknown))}"] if unknown else [])
@@ -101,7 +101,7 @@ def _shape(value: Any) -> str:
     return f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}" if isinstance(value, Tensor) else "a value"
 
 
-def _shards_of(state: TrainingState, current: Mapping[str, Any]) -> Like:
+def _shards_of(state: TrainingState, current: StateDict) -> Like:
     """Return what finds the tensor of this program that says how a saved one is sharded here.
 
     The state of a new optimizer is still empty: what it has for a parameter is sharded like the parameter.

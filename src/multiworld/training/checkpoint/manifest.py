@@ -6,10 +6,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ...errors import MessageError
-from ...wire.messages import from_json, to_json
+from ...wire.messages import Json, from_json, to_json
 from ..errors import CheckpointDamagedError, CheckpointVersionError
 from .names import MANIFEST
 
@@ -68,5 +67,5 @@ class Manifest:
             raise CheckpointDamagedError(path, MANIFEST, str(error)) from error
 
 
-def _digest(fields: dict[str, Any]) -> str:
+def _digest(fields: Json) -> str:
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()

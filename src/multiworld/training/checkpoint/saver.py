@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from ..state import StateDict
 from .config import Checkpoint
 from .flat import flatten
 from .orders import Write, WriteFailed
@@ -75,7 +75,7 @@ class CheckpointSaver:
 
     def save(
         self,
-        capture: Callable[[], Mapping[str, Any]],
+        capture: Callable[[], StateDict],
         *,
         step: int,
         generation: int,

@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import SavePlan, WriteItemType
 from torch.distributed.tensor import DTensor
 
+from ..state import StateDict
 from .flat import STRUCTURE, FlatState
 from .packing import Packer, is_plain, pack
 from .sharing import deal
@@ -52,7 +53,7 @@ class Staged:
     """
 
     layout: bytes
-    plain: Mapping[str, Any]
+    plain: StateDict
     packed: Mapping[str, bytes]
 
     def plan(self) -> tuple[SavePlan, Mapping[str, Place]]:
@@ -111,7 +112,7 @@ class Staging:
                 packed[name] = pack(leaves[name])
         return Staged(self._layout, plain, packed)
 
-    def _lay_out(self, state: FlatState, leaves: Mapping[str, Any], writer: int, num_writers: int) -> None:
+    def _lay_out(self, state: FlatState, leaves: StateDict, writer: int, num_writers: int) -> None:
         plan = _plan(state, leaves, writer, num_writers)
         places: dict[str, Place] = {}
         size = 0
@@ -130,7 +131,7 @@ class Staging:
         self._layout = pickle.dumps((plan, places))
 
 
-def _plan(state: FlatState, leaves: Mapping[str, Any], writer: int, num_writers: int) -> SavePlan:
+def _plan(state: FlatState, leaves: StateDict, writer: int, num_writers: int) -> SavePlan:
     """Return DCP's own plan, but for what other writers write."""
     for name, leaf in leaves.items():
         if isinstance(leaf, Tensor) and (leaf.layout is not torch.strided or leaf.is_quantized or leaf.is_meta):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
+from ..state import StateDict
+
 Batch = Any
 """What the user's collate function makes of ``micro_batch`` samples."""
 
@@ -42,10 +44,10 @@ class StepLoader(Protocol):
     def digest(self) -> str:
         """Return a digest of what must be equal on all ranks: the dataset's length, sizes, seed, shuffle."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return what a checkpoint keeps: settings that a resume is checked by, and what is no function of the step."""
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Raises ValueError that names the difference if the settings do not fit; the number of replicas may differ."""
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..errors import SampleError
+from ..state import StateDict
 from .base import Batch
 from .demand import Wanted
 from .group import WorkerGroup
@@ -118,10 +119,10 @@ class MapLoader:
             "drop_last": self.positions.drop_last,
         }
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return {"settings": self.settings()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         check_settings(self.settings(), state["settings"])
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 
 from ..errors import SampleError
+from ..state import StateDict
 from .base import Batch
 from .ledger_check import Data
 from .loading import described
@@ -96,7 +97,7 @@ class StreamLoader:
     def settings(self) -> dict[str, object]:
         return {"batches": self._length, "batch_size": self.micro_batch, "global_batch": self.global_batch}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return where the stream stands: at most at the end of the step that was fetched last."""
         return {
             "settings": self.settings(),
@@ -105,7 +106,7 @@ class StreamLoader:
             "source": self._source.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         check_settings(self.settings(), state["settings"])
         self._end_reading()
         self._window.clear()

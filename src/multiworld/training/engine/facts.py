@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from ...wire.messages import message, sparse
 
@@ -44,3 +45,12 @@ class Facts:
     late: tuple[int, ...] = ()
     changed: tuple[int, ...] = ()
     miscomputed: str = ""
+
+
+class MoreFacts(TypedDict, total=False):
+    """Fields of ``Facts`` that the parts beside the engine fill in."""
+
+    digests: Mapping[str, str]
+    miscomputed: str
+    is_finite: bool
+    save: bool

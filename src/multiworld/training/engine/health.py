@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from torch import Tensor
 
 from ..recovery.records import Member
 from .decision import Outcome
-from .facts import Facts
+from .facts import Facts, MoreFacts
 
 
 class StepHealth(Protocol):
@@ -18,7 +18,7 @@ class StepHealth(Protocol):
     def began(self, step: int) -> None:
         """This member, which has the state, begins a step."""
 
-    def own_facts(self, step: int, reduced: Sequence[Tensor]) -> Mapping[str, Any]:
+    def own_facts(self, step: int, reduced: Sequence[Tensor]) -> MoreFacts:
         """Return further fields of this member's facts. ``reduced``: the mean gradients, flat."""
 
     def wrong(self, step: int, members: Sequence[Member], facts: Sequence[Facts]) -> frozenset[int]:
@@ -49,7 +49,7 @@ class NoHealth:
     def began(self, step: int) -> None:
         pass
 
-    def own_facts(self, step: int, reduced: Sequence[Tensor]) -> Mapping[str, Any]:
+    def own_facts(self, step: int, reduced: Sequence[Tensor]) -> MoreFacts:
         return {}
 
     def wrong(self, step: int, members: Sequence[Member], facts: Sequence[Facts]) -> frozenset[int]:

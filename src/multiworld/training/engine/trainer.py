@@ -27,7 +27,7 @@ from ..state import TrainingState
 from .buffers import Buffers
 from .commit import exchange
 from .decision import Outcome, decide
-from .facts import Facts
+from .facts import Facts, MoreFacts
 from .gradients import FlatBucket, Gradients
 from .health import NoHealth, StepHealth
 from .reduction import Reduction
@@ -150,7 +150,7 @@ class Trainer:
         self.restart: Callable[[], None] = lambda: None
         """Called on the member whose state all begin with: it loads the newest checkpoint, if there is one."""
         self.is_leaving: Callable[[], bool] = lambda: False
-        self.own_facts: Callable[[int], Mapping[str, Any]] = lambda step: {}
+        self.own_facts: Callable[[int], MoreFacts] = lambda step: {}
         """Further fields of this member's ``Facts``, from the parts that look after the training's health."""
         self.health: StepHealth = NoHealth()
         self.timer = StepTimer()
@@ -440,6 +440,9 @@ class Trainer:
         unused: set[int] = set()
         if progress.done:
             unused = set(range(len(self._gradients.parameters))) - self._gradients.used
+        more = self.own_facts(self.state.step)
+        if self._has_state:
+            more = {**more, **self.health.own_facts(self.state.step, self._reduced)}
         return Facts(
             step=self.state.step,
             member=self.team.membership.member.id,
@@ -452,8 +455,7 @@ class Trainer:
             unused=tuple(sorted(unused)),
             changed=tuple(sorted(self._buffers.changed)),
             late=tuple(sorted(self._gradients.late)),
-            **self.own_facts(self.state.step),
-            **(self.health.own_facts(self.state.step, self._reduced) if self._has_state else {}),
+            **more,
         )
 
     @property

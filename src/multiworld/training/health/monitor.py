@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..engine.decision import Outcome
-from ..engine.facts import Facts
+from ..engine.facts import Facts, MoreFacts
 from ..engine.gradients import local
 from ..errors import BadStepError, MiscomputingError
 from ..events import BadStep, Miscomputed, ReplicasDiverged, SlowRank, SlowRankRecovered
 from ..recovery.records import Member
-from ..state import Stateful, TrainingState
+from ..state import StateDict, Stateful, TrainingState
 from .bad_steps import MAX_IN_A_ROW, BadSteps, OnBadStep
 from .digest import Piece, digests, schedule
 from .options import Health, Replay
@@ -104,8 +104,8 @@ class HealthMonitor:
             self._schedule = (names, schedule(sizes, self._options.compare_every))
         return self._schedule[1]
 
-    def own_facts(self, step: int, reduced: Sequence[Tensor]) -> dict[str, Any]:
-        facts: dict[str, Any] = {}
+    def own_facts(self, step: int, reduced: Sequence[Tensor]) -> MoreFacts:
+        facts: MoreFacts = {}
         of_step, found = self._digests
         if of_step == step and found:  # shards are compared with the same shards of other replicas
             shard = "" if self._shard is None else f"shard {self._shard}: "
@@ -239,11 +239,11 @@ class _History:
     def __init__(self, bad: BadSteps) -> None:
         self._bad = bad
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         values, num_in_a_row = self._bad.history()
         return {"values": torch.tensor(values, dtype=torch.float64), "num_in_a_row": num_in_a_row}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         self._bad.take_history(state["values"].tolist(), int(state["num_in_a_row"]))
 
 

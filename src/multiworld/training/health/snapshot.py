@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..state import Stateful
+from ..state import StateDict, Stateful
 
 
 class Snapshot:
@@ -19,7 +19,7 @@ class Snapshot:
 
     def __init__(self, parts: Callable[[], Mapping[str, Stateful]]) -> None:
         self._parts = parts
-        self._kept: dict[str, Any] = {}
+        self._kept: StateDict = {}
         self.step = -1
         """The index of the step that was next when it was taken; -1: there is none."""
 
@@ -36,10 +36,10 @@ class Snapshot:
             part.load_state_dict(_copied(self._kept[name], None))  # an optimizer keeps the tensors that it is given
         return self.step
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return {"step": self.step, "parts": self._kept}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         self._kept, self.step = _copied(state["parts"], None), int(state["step"])
 
 

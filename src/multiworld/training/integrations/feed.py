@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
+from torch import Tensor
+
+from ..data.base import Batch
 from ..engine.step import Step
 from ..errors import StepError
 
@@ -38,7 +40,7 @@ class StepFeed:
             self._present = step
         return step
 
-    def compute(self, run: Callable[[Any], dict[str, Any]]) -> Step:
+    def compute(self, run: Callable[[Batch], Mapping[str, float | Tensor]]) -> Step:
         """Have ``run`` do forward and backward of each micro-batch, and record what it returns. Returns the step.
 
         The same step is begun again where a loss asks for it, or a later one, if this member came back as a newcomer.

@@ -23,9 +23,11 @@ import torch
 from torch import Tensor
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from ..data.base import Batch
 from ..engine.step import Step
 from ..errors import SetupError
 from ..job import Job
+from ..state import StateDict
 from .alone import alone
 from .feed import StepFeed
 
@@ -157,7 +159,7 @@ class ResilientSteps:
         trainer.state.epoch = (self._step.index + 1) / self._steps_per_epoch
         self._feed.end()
 
-    def items(self) -> Iterator[dict[str, Any]]:
+    def items(self) -> Iterator[Batch]:
         """Yield an item for each step of the present epoch, or what is left of it."""
         feed = self._feed
         assert feed is not None
@@ -182,7 +184,7 @@ class _Steps:
     def __len__(self) -> int:
         return self._trainer._steps_per_epoch
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Batch]:
         return self._trainer.items()
 
 
@@ -220,14 +222,14 @@ class _Kept:
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         trainer = self._trainer
         return {
             "state": {name: getattr(trainer.state, name) for name in KEPT},
             "losses": (trainer._tr_loss.item(), trainer._total_loss_scalar, trainer._globalstep_last_logged),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         trainer = self._trainer
         for name, value in state["state"].items():
             setattr(trainer.state, name, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..engine.gradients import like, local
+from ..state import StateDict
 
 _MARK = "multiworld tensor"
 
@@ -71,7 +72,7 @@ def unpack(packed: Tensor) -> Any:
     return torch.load(io.BytesIO(bytes(packed.numpy().tobytes())), weights_only=True)
 
 
-def check_parts(parts: Mapping[str, Any]) -> None:
+def check_parts(parts: StateDict) -> None:
     """Raise TypeError that names a part whose state holds more than tensors and plain values, which cannot be sent."""
     for name, state in parts.items():
         _, rest = take_apart(state)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
+from ..state import StateDict
 from .fragments import split_into_fragments
 from .strategies import DiLoCo, LocalSGD
 
@@ -27,9 +28,9 @@ class OuterStep(Protocol):
     def return_to_anchor(self) -> None:
         """Set the local parameters to what all members have in common: a newcomer begins with it."""
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> StateDict: ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: StateDict) -> None: ...
 
 
 def make_outer_step(strategy: LocalSGD | DiLoCo, modules: Sequence[nn.Module]) -> OuterStep:
@@ -54,10 +55,10 @@ class ParameterMean:
     def return_to_anchor(self) -> None:
         """Nothing to do: after each outer step the parameters are the same on all members."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         if state:
             raise ValueError(f"LocalSGD keeps no outer state, but was given {sorted(state)}: it is of DiLoCo")
 
@@ -107,14 +108,14 @@ class PseudoGradients:
         for name in self._params:
             self._mix(name, 0.0)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return {
             "anchors": {name: anchor.detach() for name, anchor in self._anchors.items()},
             "outer": self._outer.state_dict(),
         }
 
     @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Raises ValueError if the anchors are of another model, or there are none."""
         anchors: Mapping[str, Tensor] = state.get("anchors", {})
         if anchors.keys() != self._anchors.keys():
