@@ -16,6 +16,7 @@ PROGRAM = f"""
     import faulthandler, os, threading
 
     def hang_for_ever():
+        print("full", flush=True)
         threading.Event().wait()
 
     faulthandler.register({int(DUMP_SIGNAL)}, file=2, all_threads=True, chain=False)
@@ -25,7 +26,6 @@ PROGRAM = f"""
             pass
     except BlockingIOError:
         os.set_blocking(2, True)
-    print("full", flush=True)
     hang_for_ever()
 """
 
