@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DistributedSampler
 
+from .accumulation import accumulate, endless
 from .tasks import Sample
 from .worker import Worker
 
@@ -25,30 +25,15 @@ def main() -> None:
     step = worker.load(model, optimizer)
     replicated = DistributedDataParallel(model)
     worker.orders.watch(task.middle(model), optimizer)
-    dataset = task.dataset()
-    sampler: DistributedSampler[Sample] = DistributedSampler(dataset, shuffle=True, seed=0)
-    micro_batches = options.global_batch // options.micro_batch // world_size
-    loader = DataLoader(dataset, batch_size=options.micro_batch, sampler=sampler, drop_last=True)
-    batches = iter(loader)
+    sampler: DistributedSampler[Sample] = DistributedSampler(task.dataset(), shuffle=True, seed=0)
+    batches = endless(worker, sampler)
     while step < options.steps:
         worker.orders.begin(step)
         optimizer.zero_grad()
-        total = torch.zeros(())
-        for number in range(micro_batches):
-            batch = next(batches, None)
-            if batch is None:
-                sampler.set_epoch(sampler.epoch + 1)
-                batches = iter(loader)
-                batch = next(batches)
-            worker.computes(step, batch[2])
-            is_last = number == micro_batches - 1
-            with contextlib.nullcontext() if is_last else replicated.no_sync():
-                loss = task.loss(replicated, batch) / micro_batches
-                loss.backward()
-            total += loss.detach()
+        loss = accumulate(worker, replicated, batches, step, world_size)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        worker.committed(step, replicas=world_size, loss=total.item())
+        worker.committed(step, replicas=world_size, loss=loss)
         step += 1
         if options.checkpoint is not None and step % options.checkpoint_every == 0 and worker.rank == 0:
             worker.save(step, model, optimizer)

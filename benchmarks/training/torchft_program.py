@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import os
 from datetime import timedelta
@@ -11,8 +10,9 @@ from typing import Any
 
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DistributedSampler
 
+from .accumulation import accumulate, endless
 from .tasks import Sample
 from .worker import Worker
 
@@ -47,33 +47,18 @@ def main() -> None:
     replicated = torchft.DistributedDataParallel(manager, model)
     optimizer = torchft.Optimizer(manager, inner)
     worker.orders.watch(task.middle(model), inner)
-    dataset = task.dataset()
     sampler: DistributedSampler[Sample] = DistributedSampler(
-        dataset, num_replicas=world_size, rank=rank, shuffle=True, seed=0
+        task.dataset(), num_replicas=world_size, rank=rank, shuffle=True, seed=0
     )
-    micro_batches = options.global_batch // options.micro_batch // world_size
-    loader = DataLoader(dataset, batch_size=options.micro_batch, sampler=sampler, drop_last=True)
-    batches = iter(loader)
+    batches = endless(worker, sampler)
     while (step := manager.current_step()) < options.steps:
         worker.orders.begin(step)
         optimizer.zero_grad()
-        total = torch.zeros(())
-        for number in range(micro_batches):
-            batch = next(batches, None)
-            if batch is None:
-                sampler.set_epoch(sampler.epoch + 1)
-                batches = iter(loader)
-                batch = next(batches)
-            worker.computes(step, batch[2])
-            is_last = number == micro_batches - 1
-            with contextlib.nullcontext() if is_last else replicated.no_sync():
-                loss = task.loss(replicated, batch) / micro_batches
-                loss.backward()
-            total += loss.detach()
+        loss = accumulate(worker, replicated, batches, step, world_size)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if manager.current_step() != step:
-            worker.committed(step, replicas=manager.num_participants(), loss=total.item())
+            worker.committed(step, replicas=manager.num_participants(), loss=loss)
     worker.ended(model)
     manager.shutdown(wait=False)
 
