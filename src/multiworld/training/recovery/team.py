@@ -60,9 +60,9 @@ class Team:
         self._shard_world: World | None = None
         self._generation: Generation | None = None
         self.lost: tuple[LostMember, ...] = ()
+        """Whom this member has lost of the present generation."""
         self.broke_at: float | None = None
         """When the last world broke, on the monotonic clock: a member computes on for a while before it notices."""
-        """Whom this member has lost of the present generation."""
 
     @property
     def world(self) -> World:
@@ -93,9 +93,6 @@ class Team:
     @property
     def stands(self) -> bool:
         return self._world is not None and self._world.state is WorldState.ACTIVE
-
-    def is_alone(self) -> bool:
-        return len(self.generation.members) == 1
 
     def note(self, error: WorldBrokenError) -> None:
         """A world broke: remember who is lost, if anybody is. A rank that gave it up itself will announce itself.
