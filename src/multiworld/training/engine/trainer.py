@@ -450,7 +450,7 @@ class Trainer:
             values=values,
             seconds=progress.seconds,
             is_leaving=self.is_leaving(),
-            newcomers=self.team.membership.newcomers if self.team.place == 0 else (),
+            newcomers=self.team.membership.newcomers,
             is_ready=self._has_state,
             unused=tuple(sorted(unused)),
             changed=tuple(sorted(self._buffers.changed)),

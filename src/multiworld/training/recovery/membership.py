@@ -119,8 +119,13 @@ class Membership:
     # ---- while a world stands
 
     def look_for_newcomers(self, every_s: float = 0.25) -> None:
-        """Ask the store who waits, without waiting for its answer: it is in ``newcomers`` by the next step or so."""
+        """Ask the store who waits, without waiting for its answer: it is in ``newcomers`` by the next step or so.
+
+        The first member does so for all: its facts tell the others.
+        """
         assert self.generation is not None
+        if self.generation.members[0].id != self.member.id:
+            return
         poll, now = self._poll, time.monotonic()
         if poll is not None and poll.done:
             if poll.error is None:

@@ -201,13 +201,12 @@ class RoundTrainer(Trainer):
 
     def _facts_of_round(self, *, is_ready: bool = True) -> Facts:
         """A value is the mean over this member's micro-batches of the round, whatever the others have."""
-        place = self.team.place
         own = Facts(step=self._round, values={name: tuple(each) for name, each in self._round_values.items()})
         return Facts(
             step=self._round,
             values={name: (value,) for name, value in means([own]).items()},
             is_leaving=self.is_leaving(),
-            newcomers=self.team.membership.newcomers if place == 0 else (),
+            newcomers=self.team.membership.newcomers,
             is_ready=is_ready,
         )
 
