@@ -223,3 +223,29 @@ def test_deaths_and_joins_leave_nothing_behind(store: str) -> None:
         for what in ("num_descriptors", "threads"):
             assert max(each[what] for each in held[warm:]) <= max(each[what] for each in held[:warm]), what
         assert held[-1]["resident_bytes"] < 1.05 * held[warm]["resident_bytes"]
+
+
+def test_a_replica_that_breaks_out_of_the_loop_leaves_and_is_no_lost_one(store: str) -> None:
+    with WorkerGroup() as group:
+        ranks = [group.start(train, store, rank, 3, TOTAL, breaks_after=3 if rank == 1 else None) for rank in range(3)]
+        left, stayed = ranks[1], [ranks[0], ranks[2]]
+        assert left.await_event("ended", 30.0)["reason"] == "the program left the loop over its steps"
+        left.await_event("returned", 30.0)
+        check_end(stayed)
+        for each in stayed:
+            assert each.events("members")[-1]["ranks"] == [0, 2]
+            assert not each.events("lost")
+        check_shares(stayed, range(4, TOTAL))
+
+
+def test_a_replica_that_raises_between_two_steps_is_lost_and_does_not_end_the_training(store: str) -> None:
+    with WorkerGroup() as group:
+        ranks = [group.start(train, store, rank, 3, TOTAL, raises="after 3" if rank == 1 else "") for rank in range(3)]
+        failed, stayed = ranks[1], [ranks[0], ranks[2]]
+        assert failed.await_event("raised", 30.0)["type"] == "ValueError"
+        (ended,) = failed.events("ended")
+        assert ended["error"] == "the program raised an error between two steps"
+        check_end(stayed)
+        for each in stayed:
+            assert [lost["rank"] for lost in each.events("lost")] == [1]
+        check_shares(stayed, range(4, TOTAL))

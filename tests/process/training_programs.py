@@ -12,7 +12,14 @@ from torch import Tensor, nn
 import multiworld as mw
 from multiworld.testing.resources import measure
 from multiworld.testing.worker import report, wait_command
-from multiworld.training.events import MembershipChanged, RecoveryPhase, StepCommitted, TrainingEvent
+from multiworld.training.events import (
+    MemberLost,
+    MembershipChanged,
+    RecoveryPhase,
+    StepCommitted,
+    TrainingEnded,
+    TrainingEvent,
+)
 from multiworld.training.job import join
 
 NUM_MICRO_BATCHES, ROWS, LR = 6, 3, 0.05
@@ -129,6 +136,7 @@ def train(
     ballast: int = 0,
     hidden: int = 8,
     raises: str = "",
+    breaks_after: int | None = None,
     steps_outside: bool = False,
     every_s: float = 0.0,
     **options: Any,
@@ -136,6 +144,7 @@ def train(
     """Train, and return ``{"final": parameters}`` at the end: ``[num_parameters]``.
 
     ``hold``: places, as ``forward 3``, ``optimizer 3``, ``agree``. ``raises``: a place where the program raises.
+    ``breaks_after``: a step after which it leaves the loop.
     ``every_s``: at least so long does a step take.
     """
     torch.set_num_threads(1)
@@ -158,6 +167,10 @@ def train(
             holder.at(f"members {len(event.ranks)}")
         elif isinstance(event, StepCommitted):
             report("committed", step=event.step, replicas=event.replicas, redone=event.redone)
+        elif isinstance(event, MemberLost):
+            report("lost", rank=event.lost_rank, cause=event.cause)
+        elif isinstance(event, TrainingEnded):
+            report("ended", reason=event.reason, error=event.error)
 
     options.setdefault("gather_s", 60.0)  # on a busy machine one may start much later
     job = join("t", rank=rank, world_size=size, store=store, **options)
@@ -186,5 +199,9 @@ def train(
             if step.committed:
                 report("did", step=step.index, numbers=numbers, loss=step.values["loss"])
                 holder.at(f"after {step.index}")
+                if raises == f"after {step.index}":
+                    raise ValueError("no evaluation")
+                if step.index == breaks_after:
+                    break
             pace.wait(every_s)
         return {"final": flat(model).tolist()}

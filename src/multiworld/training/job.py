@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..elastic.worker.places import place as launcher_place
-from ..errors import PeerSilentError, PeerStoppedError, WorldBrokenError
+from ..errors import PeerLeftError, PeerSilentError, PeerStoppedError, WorldBrokenError
 from ..world.launcher.process_link import process_link
 from ..world.liveness import DEFAULT_LEASE_S
 from ..world.manager import WorldManager
@@ -55,6 +55,7 @@ from .health.leaving import LeaveRequest, LeaveSignals, Notice, NoticePoller, de
 from .health.monitor import HealthMonitor
 from .health.options import Health, Replay
 from .health.timing import step_timer
+from .loop_exit import is_left_by_error
 from .recovery.agreement import Rules
 from .recovery.membership import Membership, MembershipOptions, OverError, new_member
 from .recovery.records import Generation
@@ -377,7 +378,9 @@ class Job:
     def steps(self, loader: StepLoader, total: int | None = None) -> Iterator[Step]:
         """Yield step after step, until ``total`` are committed or the data is over.
 
-        After a loss the same step may come again; see ``Step``. Ends early if this replica is asked to leave.
+        After a loss the same step may come again; see ``Step``. Ends early if this replica is asked to leave. ``break``
+        leaves the training, and the others go on. An error of the program between two steps is this replica's own: it
+        is lost then.
         """
         if self._trainer is not None:
             raise StepError("job.steps() was called before; one job has one loop over its steps")
@@ -398,14 +401,17 @@ class Job:
             logger.warning("training %r: %s; another training needs another name", self.options.name, reason)
             trainer.restart()  # the program may want the result
         except GeneratorExit:
-            error = trainer.failure  # none if the program has left the loop by itself
+            error = trainer.failure
+            if not error and is_left_by_error(sys._getframe().f_back):
+                error = "the program raised an error between two steps"
+            reason = "" if error else "the program left the loop over its steps"
             raise
         except BaseException as raised:
             error = f"{type(raised).__name__}: {raised}"
             raise
         finally:
             if self._keeper is not None:
-                self._keeper.close(is_complete=not error and not trainer.has_left, has_failed=bool(error))
+                self._keeper.close(is_complete=not error and not reason, has_failed=bool(error))
             self._publish(TrainingEnded, step=self.state.step, reason=reason, error=error)
             self._leave_training(gracefully=not error)
             if error or self.replica.size == 1:
@@ -576,6 +582,9 @@ class Job:
         place = -1 if self._membership.generation is None else self._team.place_of(error)
         if place >= 0:
             lost_rank = self._team.generation.members[place].rank
+        if isinstance(error, PeerLeftError):  # its program left the loop over the steps
+            logger.info("step %d: rank %d has left", step, lost_rank)
+            return
         logger.info("step %d: rank %d is lost: %s", step, lost_rank, error.cause)
         self._publish(MemberLost, lost_rank=lost_rank, step=step, cause=type(error).__name__, detail=error.cause)
         now = time.monotonic()
