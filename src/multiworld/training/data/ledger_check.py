@@ -97,9 +97,13 @@ def check_records(data: Mapping[str, Data], records: Iterable[Record], torn: Seq
                 void.add((record.step, record.generation))
             else:
                 by_step[record.step].append(record)
+    last: dict[str, int] = {}
+    for step, each in by_step.items():
+        for record in each:
+            last[record.member] = max(step, last.get(record.member, step))
     check = _Check(data)
     for step in sorted(by_step):
-        check.step(step, by_step[step])
+        check.step(step, _standing(by_step[step], last))
     return LedgerReport(
         steps=len(by_step),
         samples=check.num_samples,
@@ -107,6 +111,15 @@ def check_records(data: Mapping[str, Data], records: Iterable[Record], torn: Seq
         problems=tuple(check.problems),
         torn=tuple(torn),
     )
+
+
+def _standing(records: Sequence[Committed], last: Mapping[str, int]) -> list[Committed]:
+    """Leave out what was written in an older generation by members that went no further. ``last``: step, by member.
+
+    A member may be the only one that knew that a step counted, and die: then the others have computed it again.
+    """
+    newest = max(record.generation for record in records)
+    return [record for record in records if record.generation == newest or last[record.member] > record.step]
 
 
 class _Check:

@@ -48,11 +48,17 @@ def test_the_same_step_of_two_generations_is_one_step() -> None:
     assert told(checked(step(0), step(0, member="b", generation=2))) == []
 
 
+def test_a_step_that_only_a_dead_member_knew_of_is_computed_again_by_the_others() -> None:
+    again = step(0, member="b", generation=2, done={"b": [0, 1]})
+    report = checked(step(0), again, step(1, member="b", generation=2))
+    assert (report.steps, report.samples, report.problems) == (2, 8, ())
+
+
 @pytest.mark.parametrize(
     ("records", "what"),
     [
         (
-            [step(0), step(0, member="b", generation=2, done={"b": [0, 1]})],
+            [step(0), step(0, member="b", generation=2, done={"b": [0, 1]}), step(1)],
             (
                 "step 0: committed in two ways: a did [0], b did [1] (generation 1, says a) and "
                 "b did [0, 1] (generation 2, says b)"
