@@ -12,6 +12,7 @@ from ..suite import Suite
 from . import beside, disturbed, faithful
 from .kills import kills
 from .overhead import checkpoints, overhead
+from .scheduled import schedules, simulated
 
 LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "overhead": ("steps while nothing fails, beside plain DDP", lambda o: overhead(o.alternations, o.steps)),
@@ -23,6 +24,11 @@ LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "loss": ("the losses of 200 steps with five failures", lambda o: faithful.losses(o.alternations)),
     "exact": ("bits with failures, and with other numbers of replicas", lambda o: faithful.exact(o.alternations)),
     "samples": ("samples of each step under random kills", lambda o: faithful.samples(o.schedules, o.seed)),
+    "simulated": ("a thousand kill schedules with the real decisions, and no processes", lambda o: simulated(o.seed)),
+    "schedules": (
+        "failures in a recovery, two at once, partitions: 500 schedules, some with processes",
+        lambda o: schedules(o.schedules, o.seed),
+    ),
     "growth": ("what is open after kills and joins", lambda o: faithful.growth(o.joins)),
     "save": ("a checkpoint every 20 steps, beside none", lambda o: checkpoints(o.alternations, o.steps)),
     "resume": ("all replicas lost, on three instead of four again", lambda o: beside.resume(o.alternations)),
@@ -32,7 +38,7 @@ LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "slow": ("one of four ranks slower", lambda o: beside.slow(o.alternations, o.seed)),
     "diloco": ("bytes in rounds of 50 steps", lambda o: beside.diloco(o.steps)),
 }
-NOT_REPEATED = ("two", "samples", "growth", "disk", "diloco")
+NOT_REPEATED = ("two", "samples", "simulated", "schedules", "growth", "disk", "diloco")
 SUITE = Suite(
     name="training",
     lines=LINES,

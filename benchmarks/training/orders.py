@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,28 @@ from torch import nn
 
 from ..elastic.journal import JournalWriter
 
-__all__ = ["PHASES", "Order", "Orders", "give_order"]
+__all__ = ["PHASES", "RECOVERY_PHASES", "Order", "Orders", "give_order"]
 
 PHASES = ("forward", "backward", "all-reduce", "commit", "optimizer", "transfer", "receive")
 """``transfer``: a source sends its state to a newcomer; ``receive``: a newcomer waits for it."""
 
+RECOVERY_PHASES = ("detect", "agree", "form", "redo", "transfer", "receive")
+"""``detect``: it knows of the loss, and has told nobody. ``agree``: it has announced itself. ``form``: it knows the
+next generation, whose world is not there yet. ``redo``: a forward of that generation."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """``ranks`` strike themselves with the signal in ``phase`` of the next step that they begin. Numbers grow."""
+    """``ranks`` strike themselves with the signal in ``phase`` of the next step that they begin. Numbers grow.
+
+    ``then``: another rank, and the phase of the recovery that follows in which it strikes itself.
+    """
 
     number: int
     ranks: Sequence[int]
     phase: str
     signum: int = signal.SIGKILL
+    then: tuple[int, str] | None = None
     slow: float = 1.0
     """Above 1: no signal, but ``phase`` (``data`` or ``backward``) takes that many times as long from now on."""
 
@@ -53,6 +61,7 @@ class Orders:
         self._step = -1
         self._armed: Order | None = None
         self._seen = 0
+        self._is_redoing = False
         self._slow = ("", 1.0)
         last = self._read()  # of a time before this process
         self._seen = 0 if last is None else last.number
@@ -67,12 +76,14 @@ class Orders:
                 self._journal.write("strike", rank=self._rank, step=step, phase=order.phase, signum=0)
             elif self._rank in order.ranks:
                 self._armed = order
+            elif order.then is not None and self._rank == order.then[0]:
+                self._armed = replace(order, phase=order.then[1])
 
     def reach(self, phase: str) -> None:
-        if phase == "transfer":
-            self.begin(self._step)
-        elif phase == "receive":
+        if phase == "receive":
             self._arm_newcomer()
+        elif phase in RECOVERY_PHASES:  # the order may have come after this rank began its step
+            self.begin(self._step)
         if self._armed is None or self._armed.phase != phase:
             return
         order, self._armed = self._armed, None
@@ -93,10 +104,16 @@ class Orders:
         """An order to a newcomer is older than its process; only one process obeys it."""
         self._inode = 0
         order = self._read()
-        if order is not None and order.phase == "receive" and self._rank in order.ranks and self._path is not None:
+        if order is None or self._path is None:
+            return
+        if (order.phase == "receive" and self._rank in order.ranks) or order.then == (self._rank, "receive"):
             with contextlib.suppress(FileExistsError):
                 self._path.with_suffix(f".{order.number}").touch(exist_ok=False)
-                self._armed = order
+                self._armed = replace(order, phase="receive")
+
+    def redo(self) -> None:
+        """Reach ``redo`` in the next forward: the step is completed without those that were lost."""
+        self._is_redoing = True
 
     @contextlib.contextmanager
     def slowed(self, part: str) -> Iterator[None]:
@@ -111,6 +128,9 @@ class Orders:
 
         def forward(module: nn.Module, inputs: object, output: Any) -> None:
             self.reach("forward")
+            if self._is_redoing:
+                self._is_redoing = False
+                self.reach("redo")
             if self._armed is not None and self._armed.phase == "backward":
                 output.register_hook(lambda gradient: self.reach("backward"))
 
@@ -127,4 +147,7 @@ class Orders:
         if inode == self._inode:
             return None
         self._inode = inode
-        return Order(**json.loads(self._path.read_text()))
+        fields = json.loads(self._path.read_text())
+        if fields["then"] is not None:
+            fields["then"] = tuple(fields["then"])
+        return Order(**fields)

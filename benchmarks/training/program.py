@@ -26,6 +26,8 @@ from multiworld.training.events import (
     StepCommitted,
     TrainingEvent,
 )
+from multiworld.training.recovery.membership import Membership
+from multiworld.training.recovery.team import Team
 from multiworld.training.recovery.transfer import TAG
 from multiworld.world.world import World
 
@@ -50,6 +52,7 @@ def main() -> None:
     worker = Worker(parser, int(os.environ["RANK"]))
     options, task = worker.options, worker.task
     _watch_channel(worker.orders)
+    _watch_recovery(worker.orders)
     job = training.join(
         "bench",
         min_replicas=options.min_replicas,
@@ -137,6 +140,8 @@ def _reporter(worker: Worker, counts: bool) -> Callable[[TrainingEvent], None]:
         elif isinstance(event, RecoveryPhase):
             worker.journal.write("phase", name=event.name, step=event.step, took_s=event.took_s)
         elif isinstance(event, MembershipChanged):
+            if event.gone:
+                worker.orders.redo()
             worker.journal.write("members", step=event.step, ranks=event.ranks, generation=event.generation)
         elif isinstance(event, StateReceived):
             worker.journal.write("state", step=event.step, size_bytes=event.size_bytes, took_s=event.took_s)
@@ -169,6 +174,27 @@ def _watch_channel(orders: Orders) -> None:
     after("start_all_gather", 1, lambda rows, mine, *_: "commit" if mine.dtype is torch.uint8 else None)
     after("start_send_tensors", None, lambda tensors, peer, tag, *_: "transfer" if tag == TAG else None)
     after("start_recv_tensors", None, lambda peer, tag, *_: "receive" if tag == TAG else None)
+
+
+def _watch_recovery(orders: Orders) -> None:
+    """Reach ``detect``, ``agree`` and ``form``."""
+
+    def around(kind: type, name: str, *, before: str = "", after: str = "") -> None:
+        call = getattr(kind, name)
+
+        def watched(*arguments: Any) -> Any:
+            if before:
+                orders.reach(before)
+            result = call(*arguments)
+            if after:
+                orders.reach(after)
+            return result
+
+        setattr(kind, name, watched)
+
+    around(Membership, "agree", before="detect")
+    around(Membership, "_announce", after="agree")
+    around(Team, "_try_to_form", before="form")
 
 
 def _digest_of(state: Any) -> str:

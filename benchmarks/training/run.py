@@ -196,18 +196,24 @@ class Run:
         *,
         timeout_s: float = 20.0,
         slow: float = 1.0,
+        then: tuple[int, str] | None = None,
     ) -> Strike:
-        """Order these ranks to strike themselves in that phase, and wait until they have."""
+        """Order these ranks to strike themselves in that phase, and wait until they have.
+
+        ``then``: another rank, which strikes itself in that phase of the recovery that follows.
+        """
         self.journal.read()
         before = self.working(self.num_replicas * len(self.nodes), 0.0, 1)
         done = len(self.journal.entries)
         self._numbers += 1
-        give_order(self._orders, Order(number=self._numbers, ranks=ranks, phase=phase, signum=signum, slow=slow))
+        order = Order(number=self._numbers, ranks=ranks, phase=phase, signum=signum, slow=slow, then=then)
+        give_order(self._orders, order)
 
         def struck() -> list[Entry]:
             return [entry for entry in self.journal.entries[done:] if entry.event == "strike"]
 
-        self.wait(lambda: len(struck()) >= len(ranks), timeout_s, f"ranks {list(ranks)} in phase {phase}")
+        num_expected = len(ranks) + (then is not None)
+        self.wait(lambda: len(struck()) >= num_expected, timeout_s, f"ranks {list(ranks)} in phase {phase}")
         entries = struck()
         hit = {entry.pid for entry in entries}
         return Strike(entries[0].at, entries, [pid for pid in before.values() if pid not in hit])

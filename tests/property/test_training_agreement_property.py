@@ -7,27 +7,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.training.simulated.schedules import hit_in_recovery, killed_at_random
 from multiworld.training.recovery.agreement import Rules, Situation, agree
 from multiworld.training.recovery.records import Announcement, Generation, LostMember, Member
-from tests.property.training_model import Training
 
-
-def killed_at_random(seed: int) -> Training:
-    """Train 4 ranks through some 6 kills, each of which is replaced at some time."""
-    training = Training(seed, size=4)
-    to_start: list[int] = []
-    for _ in range(6):
-        for _ in range(training.random.randrange(5, 120)):
-            training.act()
-        if len(training.processes) > 1:
-            victim = training.random.choice(list(training.processes.values()))
-            to_start.append(victim.member.rank)
-            training.kill(victim)
-        while to_start and training.random.random() < 0.6:
-            training.start(to_start.pop())
-    for rank in to_start:
-        training.start(rank)
-    return training
+HANG_S = 10.0
 
 
 def test_each_sample_counts_once_in_a_thousand_random_kill_schedules() -> None:
@@ -36,45 +20,19 @@ def test_each_sample_counts_once_in_a_thousand_random_kill_schedules() -> None:
         try:
             furthest = max(each.step for each in training.processes.values())
             training.go_on_to(furthest + 3)
+            assert training.report().problems == ()
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 
 
-def hit_in_recovery(seed: int) -> Training:
-    """Two at once, and more while the others recover: killed, stopped for a while, or taken for gone by each other."""
-    training = Training(seed, size=5, num_hosts=1 + seed % 2)
-    choose = training.random
-    to_start: list[int] = []
-    for _ in range(choose.randrange(60, 200)):
-        training.act()
-    for _ in range(choose.randrange(2, 6)):
-        some = list(training.processes.values())
-        if len(some) < 2:
-            break
-        one, other = choose.sample(some, 2)
-        what = choose.choice(["kill", "kill two", "stop", "part"])
-        if what == "stop":
-            one.stopped_at = training.now
-        elif what == "part":
-            training.lose_each_other(one, other)
-        for victim in {"kill": [one], "kill two": [one, other]}.get(what, []):
-            to_start.append(victim.member.rank)
-            training.kill(victim)
-        for _ in range(choose.choice([0, 2, 10, 40, 300])):
-            training.act()
-    for each in training.processes.values():  # all faults end
-        each.stopped_at = None
-    for rank in to_start:
-        training.start(rank)
-    return training
-
-
 def test_whoever_is_left_goes_on_in_five_hundred_schedules_of_failures_in_a_recovery() -> None:
     for seed in range(500):
-        training = hit_in_recovery(seed)
         try:
+            training, next_step_s = hit_in_recovery(seed)
+            assert next_step_s < HANG_S
             furthest = max(each.step for each in training.processes.values())
             training.go_on_to(furthest + 3)
+            assert training.report().problems == ()
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 

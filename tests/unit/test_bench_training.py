@@ -70,6 +70,34 @@ def test_only_the_rank_in_an_order_strikes_itself_and_only_in_its_phase(
     assert (told["event"], told["rank"], told["step"], told["phase"]) == ("strike", 1, 1, "backward")
 
 
+@pytest.mark.parametrize("phase", ["detect", "agree", "form", "redo", "transfer"])
+def test_another_rank_strikes_itself_in_the_recovery_though_the_order_came_after_its_step_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    struck: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, signum: struck.append(signum))
+    orders = [Orders(tmp_path / "orders", rank, JournalWriter(str(tmp_path / "journal"))) for rank in range(3)]
+    orders[1].begin(0)
+    give_order(tmp_path / "orders", Order(number=1, ranks=[0], phase="forward", then=(1, phase)))
+    for each in (orders[0], orders[2]):
+        each.begin(0)
+        each.reach(phase)
+    assert not struck
+    orders[1].reach(phase)
+    assert struck == [9]
+
+
+def test_the_replacement_strikes_itself_once_while_the_state_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    struck: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, signum: struck.append(signum))
+    give_order(tmp_path / "orders", Order(number=1, ranks=[0], phase="forward", then=(0, "receive")))
+    for _ in range(2):
+        Orders(tmp_path / "orders", 0, JournalWriter(str(tmp_path / "journal"))).reach("receive")
+    assert struck == [9]
+
+
 def test_a_flipped_bit_changes_one_element_of_one_parameter(tmp_path: Path) -> None:
     orders = Orders(tmp_path / "orders", 0, JournalWriter(str(tmp_path / "journal")))
     model, same = (TASKS["clusters"].model() for _ in range(2))

@@ -11,12 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from multiworld.training.data.dealing import deal
+from multiworld.training.data.ledger_check import Committed, Data, LedgerReport, Record, Rewound, check_records
+from multiworld.training.data.orders import NumberedOrder
+from multiworld.training.data.positions import Positions
 from multiworld.training.engine.decision import Outcome, decide
 from multiworld.training.engine.facts import Facts
 from multiworld.training.recovery.agreement import Rules, Situation, agree
 from multiworld.training.recovery.records import Announcement, Generation, LostMember, Member
 
-NUM_MICRO_BATCHES, LEASE_S, MAX_ACTS = 7, 1.0, 20_000
+NUM_MICRO_BATCHES, MICRO_BATCH, NUM_SAMPLES = 7, 2, 100
+GLOBAL_BATCH = NUM_MICRO_BATCHES * MICRO_BATCH
+LEASE_S, FENCE_S, MAX_ACTS = 1.0, 1.0, 20_000
 
 
 @dataclass
@@ -58,10 +63,23 @@ class Process:
     outcome: Outcome = field(default_factory=Outcome)
     not_ready: frozenset[int] = frozenset()
     stopped_at: float | None = None
+    queued: list[Committed] = field(default_factory=list)
+    """What counted while the state was on its way: it is applied, and written down, when that has come."""
 
     @property
     def id(self) -> str:
         return self.member.id
+
+    @property
+    def phase(self) -> str:
+        """In words, what it is at."""
+        if self.doing != "train":
+            return self.doing
+        if not self.has_state:
+            return "transfer"
+        if self.is_complete:
+            return "commit"
+        return "reduce" if self.computing and set(self.share) <= set(self.done) else "compute"
 
 
 class Training:
@@ -77,7 +95,17 @@ class Training:
         self.processes: dict[str, Process] = {}
         self.worlds: dict[int, World] = {}
         self.num_started = 0
-        self.num_redone = 0
+        self.cut_off = ""
+        """The host that reaches neither the store nor the other hosts."""
+        self.cut_at = 0.0
+        self.to_return: list[int] = []
+        """Ranks that the cut-off host's launcher has ended."""
+        self.counted_at = 0.0
+        """When a step counted on a member last."""
+        self.records: list[Record] = []
+        """The ledgers of all members."""
+        self._positions = Positions(num_samples=NUM_SAMPLES, global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH)
+        self._order = NumberedOrder(NUM_SAMPLES, shuffle=True, seed=seed)
         for rank in range(size):
             self.start(rank)
 
@@ -98,10 +126,41 @@ class Training:
             if process.doing in ("train", "barrier") and process.world is not None and peer.id in process.world.ids:
                 self.break_off(process, (LostMember(id=peer.id, cause="PeerUnreachableError", is_proven=False),))
 
+    def cut(self, host: str) -> None:
+        """The store is on the other side, or the launcher has another one there."""
+        self.heal()
+        self.cut_off, self.cut_at = host, self.now
+
+    def heal(self) -> None:
+        self.cut_off = ""
+        for rank in self.to_return:
+            self.start(rank)
+        self.to_return.clear()
+
+    def is_cut_off(self, process: Process) -> bool:
+        return process.member.host == self.cut_off
+
+    def across(self, process: Process, world: World) -> list[str]:
+        """Return the members that cannot be reached."""
+        return [
+            each.id
+            for each in world.generation.members
+            if self.cut_off and (each.host == self.cut_off) != self.is_cut_off(process)
+        ]
+
+    def follow_cut(self) -> None:
+        """A lease after the cut the store knows nothing more of that host; its launcher ends its workers, too."""
+        if not self.cut_off or self.now - self.cut_at < max(LEASE_S, FENCE_S):
+            return
+        for process in [each for each in self.processes.values() if self.is_cut_off(each)]:
+            self.kill(process)
+            self.to_return.append(process.member.rank)
+
     # ---- one thing after the other
 
     def act(self) -> None:
         self.now += self.random.expovariate(100.0)
+        self.follow_cut()
         ready = [each for each in self.processes.values() if each.stopped_at is None]
         if ready:
             process = self.random.choice(ready)
@@ -114,6 +173,7 @@ class Training:
         process.doing, process.began = "agree", self.now
         process.mine, process.decided = None, None
         process.world = None
+        process.queued.clear()
 
     def announcement(self, process: Process) -> Announcement:
         computing = process.computing
@@ -129,6 +189,9 @@ class Training:
 
     def agree(self, process: Process) -> None:
         """One turn of what a member does until a generation stands; others may act between its look and its word."""
+        if self.is_cut_off(process):  # it looks for a store
+            process.decided = None
+            return
         if process.decided is not None:
             (expected, desired), process.decided = process.decided, None
             if self.generation == expected:
@@ -185,7 +248,7 @@ class Training:
         assert generation is not None
         world = self.worlds.setdefault(generation.number, World(generation))
         others = [self.processes.get(each) for each in world.ids if each != process.id]
-        dead = any(each is None for each in others)
+        dead = any(each is None for each in others) or bool(self.across(process, world))
         gave_up = any((generation.number, each) in self.said for each in world.ids)
         late = self.now - process.began > 5.0
         silent = any(each is not None and self.is_silent(each, process) for each in others)
@@ -205,6 +268,7 @@ class Training:
         if generation.is_restart:
             process.has_state, process.step, process.computing = True, 0, False
             process.not_ready, process.facts = frozenset(), ()
+            self.records.append(Rewound(member=process.id, step=0, generation=generation.number))
             return
         process.not_ready = frozenset(generation.place_of(each) for each in generation.stateless)
         if process.id in generation.stateless:
@@ -212,7 +276,7 @@ class Training:
         elif generation.step == process.step + 1:
             assert process.computing, "only who computes it can catch up with a step"
             assert process.is_complete, "only who had all gradients can catch up"
-            self.count(process, generation.facts)
+            self.count(process, generation.facts, generation.number - 1)
             process.outcome = Outcome()
         elif process.computing:
             assert generation.step == process.step
@@ -247,36 +311,58 @@ class Training:
             process.done.append(missing[0])
         elif not process.is_complete:
             contributed = world.contributed.setdefault(step, set())
-            contributed.add(process.id)
+            if not self.across(process, world):
+                contributed.add(process.id)
             process.is_complete = contributed == set(world.ids)
         else:
             facts = world.facts.setdefault(step, {})
-            if process.id not in facts:
+            if process.id not in facts and not self.across(process, world):
                 newcomers = self.newcomers(world) if generation.place_of(process.id) == 0 else ()
                 facts[process.id] = Facts(
-                    step=step, done=tuple(process.done), newcomers=newcomers, is_ready=process.has_state
+                    step=step,
+                    member=process.id,
+                    done=tuple(process.done),
+                    newcomers=newcomers,
+                    is_ready=process.has_state,
                 )
             elif len(facts) == len(world.ids):
-                self.count(process, tuple(facts[each] for each in world.ids))
+                self.count(process, tuple(facts[each] for each in world.ids), generation.number)
                 if process.outcome.newcomers:
                     process.doing = "barrier"
                 if not process.has_state and self.random.random() < 0.3:
                     process.has_state = True  # it has come, and what counted meanwhile was applied
+                    self.records += process.queued
+                    process.queued.clear()
 
     def newcomers(self, world: World) -> tuple[str, ...]:
         below = world.generation.number
         return tuple(sorted(name for number, name in self.said if number == below and name not in world.ids))
 
-    def count(self, process: Process, facts: tuple[Facts, ...]) -> None:
-        """The step counts on this member: each micro-batch of it is in the sum once."""
+    def count(self, process: Process, facts: tuple[Facts, ...], number: int) -> None:
+        """The step of generation ``number`` counts on this member: each micro-batch of it is in the sum once."""
         assert sorted(number for each in facts for number in each.done) == list(range(NUM_MICRO_BATCHES))
         assert {each.step for each in facts} == {process.step}
         process.facts, process.outcome = facts, decide(facts)
         world = process.world
         if world is not None and set(world.facts.get(process.step, {})) == set(world.ids):  # heard in this world
             process.not_ready = process.outcome.not_ready
+        self.write_down(process, facts, number)
         process.step += 1
         process.computing, process.done, process.is_complete = False, [], False
+        self.counted_at = self.now
+
+    def write_down(self, process: Process, facts: tuple[Facts, ...], number: int) -> None:
+        """As each member does in its ledger."""
+        samples = [
+            [
+                self._order.id_of(self._order.index(*place))
+                for place in self._positions.places(process.step, micro_batch)
+            ]
+            for micro_batch in range(NUM_MICRO_BATCHES)
+        ]
+        done = {each.member: each.done for each in facts}
+        record = Committed(member=process.id, step=process.step, generation=number, done=done, samples=samples)
+        (self.records if process.has_state else process.queued).append(record)
 
     def barrier(self, process: Process) -> None:
         world = process.world
@@ -284,7 +370,8 @@ class Training:
         if self.may_break(process, world):
             return
         there = world.at_barrier.setdefault(process.step, set())
-        there.add(process.id)
+        if not self.across(process, world):
+            there.add(process.id)
         if there == set(world.ids):
             self.break_off(process)
 
@@ -296,10 +383,13 @@ class Training:
         ]
         others = [self.processes[each] for each in world.ids if each in self.processes]
         gave_up = [each for each in others if each.known is not world.generation or each.doing == "agree"]
-        if not (gone or stopped or gave_up) or self.random.random() < 0.6:
+        across = self.across(process, world)
+        if not (gone or stopped or gave_up or across) or self.random.random() < 0.6:
             return False
         noticed = [self.random.choice([*gone, *stopped])] if gone or stopped else []
-        self.break_off(process, tuple(LostMember(id=each, cause="PeerDiedError") for each in noticed))
+        lost = [LostMember(id=each, cause="PeerDiedError") for each in noticed if each not in across]
+        lost += [LostMember(id=each, cause="PeerUnreachableError", is_proven=False) for each in across]
+        self.break_off(process, tuple(lost))
         return True
 
     # ---- promises
@@ -327,6 +417,25 @@ class Training:
             if same and all(each.world is not None and each.has_state and each.step >= step for each in some):
                 return number
         raise AssertionError(f"no end after {MAX_ACTS} acts: {self.describe()}")
+
+    def next_step_s(self) -> float:
+        """Act until a step counts on any member. Returns how much time that took."""
+        began = self.now
+        for _ in range(MAX_ACTS):
+            if self.counted_at > began:
+                return self.now - began
+            self.act()
+        raise AssertionError(f"no step counts after {MAX_ACTS} acts: {self.describe()}")
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether there is a process that is neither stopped nor cut off."""
+        return any(each.stopped_at is None and not self.is_cut_off(each) for each in self.processes.values())
+
+    def report(self) -> LedgerReport:
+        """Return what the ledgers say: whether each sample was committed once, and each global batch was whole."""
+        data = Data(global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, num_samples=NUM_SAMPLES)
+        return check_records({"all": data}, self.records)
 
     def describe(self) -> str:
         lines = [f"generation {self.generation}", f"said {self.said}"]

@@ -1,0 +1,1 @@
+"""Trainings without processes, for schedules of failures by the thousand."""
