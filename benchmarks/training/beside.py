@@ -27,6 +27,11 @@ INTERVAL = 20
 COMPARE_EVERY = 10
 SEE_S = 60.0
 QUIET_STEPS = 200
+SYNC = {
+    "whole": [],
+    "fragments=4": ["--sync-fragments", "4"],
+    'compress="int8"': ["--sync-compress", "int8"],
+}
 DATA_FACTOR = 200.0  # reading a sample takes microseconds: so that the data takes as long as the rest
 
 
@@ -202,34 +207,63 @@ def _slow(rank: int, part: str) -> tuple[int, int, tuple[int, str]]:
 def diloco(steps: int) -> list[Line]:
     """Bytes that a rank hands over, H = 50, beside the gradients of each step; and what a death costs the others."""
     every = 50
-    length = max(2 * every, steps // every * every)
-    plain = _bytes_of(["--steps", str(length)], length)
-    rounds = _bytes_of(["--steps", str(length), "--sync", "diloco", "--sync-every", str(every)], length)
-    with Run(OURS, options=[*ENDLESS, "--sync", "diloco", "--sync-every", "20"]) as run:
+    periods = range(every - 1, max(2, steps // every) * every, every)  # whole ones: their last steps
+    plain = _bytes_a_step([], periods)
+    lines = []
+    for name, options in SYNC.items():
+        own = _bytes_a_step(["--sync", "diloco", "--sync-every", str(every), *options], periods)
+        print(f"  {name}: {own / 1e3:.2f} kB a step, and {plain / 1e3:.2f} kB with DDP", flush=True)
+        lines.append(
+            Line(
+                name=f"DiLoCo, H = {every}, {name}: bytes of DDP's over its own",
+                unit="",
+                value=plain / own,
+                bound=Bound(at="least", limit=40.0),
+                details={"kB a step with DDP": plain / 1e3, "kB a step with DiLoCo": own / 1e3},
+            )
+        )
+    repeated, different = _death_in_a_round()
+    return [
+        *lines,
+        Line(name="DiLoCo: steps that survivors did again", unit="", value=repeated, bound=_none()),
+        Line(name="DiLoCo: other models at the end", unit="", value=different, bound=_none()),
+    ]
+
+
+def _bytes_a_step(options: Sequence[str], periods: Sequence[int]) -> float:
+    """Return what the rank that hands over most does, from the end of the first period to that of the last one.
+
+    The training goes on after that: its end synchronises what is not due yet, in the middle of a period perhaps.
+    """
+    first, last = periods[0], periods[-1]
+    with Run(OURS, options=[*ENDLESS, *options]) as run:
+        run.start()
+        run.wait(lambda: _num_committed(run, last) == run.num_replicas, SEE_S * 5, f"step {last}")
+        handed_over = [
+            {entry["step"]: entry["bytes"] for entry in entries if entry["step"] in (first, last)}
+            for entries in run.commits().values()
+        ]
+        return float(max(each[last] - each[first] for each in handed_over)) / (last - first)
+
+
+def _num_committed(run: Run, step: int) -> int:
+    return sum(entry["step"] == step for entry in _events(run, "commit"))
+
+
+def _death_in_a_round() -> tuple[int, int]:
+    """Return how many steps survivors did again after a death, and how many models differ from the first at the end."""
+    options = ["--steps", "400", "--pause-s", "0.02", "--sync", "diloco", "--sync-every", "20", *SYNC["fragments=4"]]
+    with Run(OURS, options=options) as run:
         run.start()
         run.await_steady(steps=25)
         strike = run.strike([1], "backward")
         run.wait(lambda: bool(run.working(4, strike.at, 25)), SEE_S, "four replicas that commit")
+        ends = run.finish(SEE_S * 2)
         repeated = 0
         for pid in strike.survivors:
-            steps_of = [entry["step"] for entry in run.journal.entries if entry.event == "commit" and entry.pid == pid]
+            steps_of = [entry["step"] for entry in _events(run, "commit") if entry.pid == pid]
             repeated += len(steps_of) - len(set(steps_of))
-    return [
-        Line(
-            name=f"DiLoCo, H = {every}: bytes of DDP's over its own",
-            unit="",
-            value=plain / rounds,
-            bound=Bound(at="least", limit=40.0),
-            details={"MB with DDP": plain / 1e6, "MB with DiLoCo": rounds / 1e6},
-        ),
-        Line(name="DiLoCo: steps that survivors did again", unit="", value=repeated, bound=_none()),
-    ]
-
-
-def _bytes_of(options: Sequence[str], length: int) -> float:
-    with Run(OURS, options=options) as run:
-        run.start().finish(SEE_S * 5)
-        return float(max(entry["bytes"] for entry in _events(run, "commit") if entry["step"] == length - 1))
+        return repeated, len({entry["digest"] for entry in ends.values()}) - 1
 
 
 def _events(run: Run, event: str) -> list[Entry]:

@@ -48,6 +48,8 @@ def main() -> None:
     parser.add_argument("--save-every", type=int, default=0)
     parser.add_argument("--sync", choices=("diloco",))
     parser.add_argument("--sync-every", type=int, default=50)
+    parser.add_argument("--sync-fragments", type=int, default=1)
+    parser.add_argument("--sync-compress", choices=("bfloat16", "int8"))
     parser.add_argument("--compare-every", type=int, default=0)
     worker = Worker(parser, int(os.environ["RANK"]))
     options, task = worker.options, worker.task
@@ -61,8 +63,7 @@ def main() -> None:
         progress=False,
         **_join_options(options),
     )
-    sync = training.DiLoCo(every=options.sync_every) if options.sync == "diloco" else None
-    model = job.replicate(task.model(dropout=options.dropout), sync=sync)
+    model = job.replicate(task.model(dropout=options.dropout), sync=_sync(options))
     optimizer = job.optimizer(torch.optim.AdamW(model.parameters(), lr=task.lr))
     loader = job.loader(
         SlowDataset(task.dataset(), worker.orders),
@@ -90,6 +91,12 @@ def main() -> None:
             optimizer.step()
             scheduler.step()
     worker.ended(model, optimizer=_digest_of(optimizer.state_dict()))
+
+
+def _sync(options: argparse.Namespace) -> training.DiLoCo | None:
+    if options.sync is None:
+        return None
+    return training.DiLoCo(every=options.sync_every, fragments=options.sync_fragments, compress=options.sync_compress)
 
 
 def _join_options(options: argparse.Namespace) -> dict[str, Any]:

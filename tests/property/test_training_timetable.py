@@ -46,6 +46,23 @@ def test_one_fragment_a_step_until_the_end(table: Timetable) -> None:
         assert len(due.apply) <= 1
 
 
+@given(timetables(), st.data())
+def test_any_period_sends_as_many_bytes_as_the_model_has_and_the_end_once_more(
+    table: Timetable, data: st.DataObject
+) -> None:
+    """A period is any ``every`` steps before the end, and before what the end sends in the place of others."""
+    assert table.total is not None
+    sizes = data.draw(st.lists(st.integers(1, 1000), min_size=table.fragments, max_size=table.fragments))
+    sent = [table.due(step).send for step in range(table.total)]
+    for first in range(table.total - table.every - table.overlap):
+        of_period = [fragment for fragments in sent[first : first + table.every] for fragment in fragments]
+        assert sorted(of_period) == list(range(table.fragments))
+        assert sum(sizes[fragment] for fragment in of_period) == sum(sizes)
+    num_bytes = sum(sizes[fragment] for fragments in sent for fragment in fragments)
+    periods = -(-table.total // table.every)
+    assert num_bytes <= (periods + 1) * sum(sizes)
+
+
 @given(timetables())
 def test_rounds_cover_each_step_once_and_end_with_an_outer_step(table: Timetable) -> None:
     assert table.total is not None

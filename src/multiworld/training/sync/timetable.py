@@ -30,8 +30,9 @@ class Due:
 class Timetable:
     """``every`` inner steps from one synchronisation of a fragment to its next; ``overlap`` of them from send to apply.
 
-    Steps are counted from 0 over the whole training, so a resumed or new member reads the same timetable. With
-    ``total`` steps known, the last step synchronises every fragment.
+    Steps are counted from 0 over the whole training, so a resumed or new member reads the same timetable. In ``every``
+    steps each fragment is sent once, so together they are as many bytes as the model. With ``total`` steps known, the
+    last step synchronises every fragment, also those that are not due: it costs up to one model more, once.
     """
 
     every: int

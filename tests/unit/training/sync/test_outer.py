@@ -107,6 +107,20 @@ def test_members_train_as_the_formulas_say(strategy: DiLoCo) -> None:
             torch.testing.assert_close(outer.state_dict()["anchors"][name], anchor[name], rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("fragments", [1, 2, 4])
+def test_the_payloads_of_a_period_are_as_many_bytes_as_the_model_has(fragments: int) -> None:
+    strategy = DiLoCo(every=50, fragments=fragments)
+    table = strategy.timetable(1000)
+    (model, *_), (outer, *_) = make_members(strategy, num=1)
+    sizes = [outer.payload(fragment).nbytes for fragment in range(fragments)]
+    model_bytes = sum(parameter.nbytes for parameter in model.parameters())
+    assert sum(sizes) == model_bytes
+    for first in (0, 50, 137, 900):  # also one that begins in the middle of a round
+        sent = [fragment for step in range(first, first + 50) for fragment in table.due(step).send]
+        assert sorted(sent) == list(range(fragments))
+        assert sum(sizes[fragment] for fragment in sent) == model_bytes
+
+
 @pytest.mark.parametrize("steps", [18, 21, 23])
 def test_all_members_end_with_the_same_model(steps: int) -> None:
     models, outers = train(DiLoCo(every=9, fragments=3, overlap=2), steps, total=steps)
