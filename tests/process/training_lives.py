@@ -6,6 +6,7 @@ import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from tests import warm_programs
 
@@ -39,10 +40,19 @@ def read(folder: Path) -> list[Life]:
     return lives
 
 
-def train(folder: Path, kind: str, *, num_processes: int, total: int, killed_rank: int, kill_at: int) -> list[Life]:
-    """Train while one rank kills itself in a step; return the lives of all processes, in order."""
+def train(
+    folder: Path,
+    kind: str,
+    *,
+    num_processes: int,
+    total: int,
+    killed_rank: int,
+    kill_at: int,
+    moment: Literal["inner", "outer"] = "inner",
+) -> list[Life]:
+    """Train while one rank kills itself in a step, or in the outer step after it; return all lives, in order."""
     run = [sys.executable, "-m", "multiworld.run", f"--nproc-per-node={num_processes}", "--max-restarts=3"]
-    options = map(str, (folder, kind, total, killed_rank, kill_at))
+    options = map(str, (folder, kind, total, killed_rank, kill_at, moment))
     command = [*run, str(PROGRAM), *options]
     ended = warm_programs.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -1,6 +1,9 @@
 """A training whose replicas compute their steps alone; each process writes down what it did. Started by the launcher.
 
-training_sync_program.py FOLDER STRATEGY TOTAL KILLED_RANK KILL_AT
+training_sync_program.py FOLDER KIND TOTAL KILLED_RANK KILL_AT MOMENT
+
+KIND is a strategy, "fsdp", or a strategy with "-fsdp" behind it. MOMENT is "inner": in the forward of that step, or
+"outer": when it has the mean of the outer step that ends that step, and the others have not heard so.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from multiworld import training
+from multiworld.training.sync.reduction import OuterReduction
 
 NUM_MICRO_BATCHES, ROWS, INNER_LR, MAX_NORM = 6, 4, 0.05, 100.0
 WAIT_AFTER = 20  # steps after the kill: the survivors have taken outer steps alone then
@@ -27,6 +31,7 @@ STRATEGIES: dict[str, training.LocalSGD | training.DiLoCo] = {
     "local": training.LocalSGD(every=6),
     "diloco": training.DiLoCo(every=6),
     "streaming": training.DiLoCo(every=8, fragments=2, overlap=1, alpha=0.25),
+    "four": training.DiLoCo(every=8, fragments=4),
 }
 
 
@@ -79,16 +84,33 @@ class Rows:
         pass
 
 
-def main(folder: str, kind: str, total: int, killed_rank: int, kill_at: int) -> None:
+class OuterStepKill:
+    """Kills this process when it has taken a mean, from the moment on in which it is armed."""
+
+    def __init__(self) -> None:
+        self.is_armed = False
+        take, kill = OuterReduction.mean, self
+
+        def mean(self: OuterReduction, fragment: int, contributors: int) -> Tensor:
+            taken = take(self, fragment, contributors)
+            if kill.is_armed:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return taken
+
+        OuterReduction.mean = mean  # type: ignore[method-assign]
+
+
+def main(folder: str, kind: str, total: int, killed_rank: int, kill_at: int, moment: str) -> None:
     torch.set_num_threads(1)
-    is_sharded = kind == "fsdp"
+    is_sharded = kind.endswith("fsdp")
+    outer_kill = OuterStepKill()
     job = training.join("sync", replica_size=2 if is_sharded else 1, progress=False)
     model = make_model()
     if is_sharded:
         for layer in (*model.children(), model):
             fully_shard(layer, mesh=job.replica.device_mesh())
-    job.replicate(model, sync=STRATEGIES.get(kind))
-    make_optimizer = torch.optim.AdamW if is_sharded else torch.optim.SGD
+    job.replicate(model, sync=STRATEGIES.get(kind.removesuffix("-fsdp")))
+    make_optimizer = torch.optim.AdamW if kind == "fsdp" else torch.optim.SGD
     optimizer = job.optimizer(make_optimizer(model.parameters(), lr=INNER_LR))
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
     job.track(scheduler=scheduler)
@@ -101,7 +123,9 @@ def main(folder: str, kind: str, total: int, killed_rank: int, kill_at: int) -> 
                 for number, inputs in step:
                     loss = loss_of(model, job.replica.part(inputs))
                     if is_first_life and job.rank == killed_rank and step.index == kill_at:
-                        os.kill(os.getpid(), signal.SIGKILL)
+                        outer_kill.is_armed = moment == "outer"
+                        if moment == "inner":
+                            os.kill(os.getpid(), signal.SIGKILL)
                     loss.backward()  # type: ignore[no-untyped-call]
                     step.record(loss=loss)
                     share.append(number)
@@ -125,4 +149,6 @@ def pace(folder: Path, killed_rank: int, *, may_wait: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))
+    folder, kind, *numbers, moment = sys.argv[1:]
+    total, killed_rank, kill_at = map(int, numbers)
+    main(folder, kind, total, killed_rank, kill_at, moment)

@@ -658,8 +658,6 @@ class Job:
                 f"sync={sync!r} does not go with exact=True or batch={self.options.batch!r}: replicas that compute "
                 "their steps alone have gradients and micro-batches of their own"
             )
-        if sync is not None and self.replica.size > 1:
-            raise ValueError(f"sync={sync!r} does not go with replica_size={self.replica.size} yet: choose one of them")
         if sync is not None and (self.options.on_bad_step is not None or self.options.replay is not None):
             raise ValueError(f"sync={sync!r} does not go with on_bad_step or replay: they decide for all in each step")
         self._sync = sync

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from ..engine.gradients import like, local
 from ..state import StateDict
 from .fragments import split_into_fragments
 from .strategies import DiLoCo, LocalSGD
@@ -64,14 +65,17 @@ class ParameterMean:
 
 
 class PseudoGradients:
-    """DiLoCo: anchors that all members share, and an outer optimizer that moves them by the mean pseudo-gradient."""
+    """DiLoCo: anchors that all members share, and an outer optimizer that moves them by the mean pseudo-gradient.
+
+    An anchor is sharded as its parameter is, so the outer optimizer's state is, too, and checkpoints have all of it.
+    """
 
     def __init__(self, strategy: DiLoCo, model: nn.Module) -> None:
         params = trained(model)
         self._alpha = strategy.share_kept
         self._names = split_into_fragments({name: param.numel() for name, param in params.items()}, strategy.fragments)
         self._params = params
-        self._anchors = {name: nn.Parameter(in_full(local_of(param))) for name, param in params.items()}
+        self._anchors = {name: nn.Parameter(in_full(param.detach())) for name, param in params.items()}
         self._buffers = averaged_buffers(model)
         self._outer = strategy.outer(list(self._anchors.values()))
         if not isinstance(self._outer, torch.optim.Optimizer):
@@ -82,20 +86,26 @@ class PseudoGradients:
         """The names of the parameters in each fragment."""
         return self._names
 
+    @property
+    def param_groups(self) -> list[StateDict]:
+        """Of the outer optimizer: by them a checkpoint finds how the state of each anchor is sharded."""
+        return self._outer.param_groups
+
     @torch.no_grad()
     def payload(self, fragment: int) -> Tensor:
         """Return anchor minus local of each parameter; the last fragment also carries the buffers."""
-        deltas: list[Tensor] = [self._anchors[name] - local_of(self._params[name]) for name in self._names[fragment]]
+        names = self._names[fragment]
+        deltas = [local_of(self._anchors[name]) - local_of(self._params[name]) for name in names]
         return flatten([*deltas, *self._buffers_with(fragment)])
 
     @torch.no_grad()
     def apply(self, fragment: int, mean: Tensor, *, is_last: bool = False) -> None:
         names = self._names[fragment]
         anchors = [self._anchors[name] for name in names]
-        gradients: list[Tensor] = [torch.empty_like(anchor) for anchor in anchors]
+        gradients = [torch.empty_like(local_of(anchor)) for anchor in anchors]
         unflatten(mean, [*gradients, *self._buffers_with(fragment)])
         for anchor, gradient in zip(anchors, gradients, strict=True):
-            anchor.grad = gradient
+            anchor.grad = like(anchor, gradient)
         self._outer.step()  # the other fragments' anchors have no gradient, so they and their state stay
         for anchor in anchors:
             anchor.grad = None
@@ -111,7 +121,7 @@ class PseudoGradients:
     def state_dict(self) -> StateDict:
         return {
             "anchors": {name: anchor.detach() for name, anchor in self._anchors.items()},
-            "outer": self._outer.state_dict(),
+            **self._outer.state_dict(),
         }
 
     @torch.no_grad()
@@ -122,19 +132,19 @@ class PseudoGradients:
             different = sorted(anchors.keys() ^ self._anchors.keys())
             raise ValueError(f"the outer state is of another model or of LocalSGD; the difference: {different[:5]}")
         for name, anchor in self._anchors.items():
-            anchor.copy_(anchors[name])
-        self._outer.load_state_dict(state["outer"])
+            local_of(anchor).copy_(local_of(anchors[name]))
+        self._outer.load_state_dict({key: value for key, value in state.items() if key != "anchors"})
 
     def _buffers_with(self, fragment: int) -> list[Tensor]:
         is_carrier = fragment == len(self._names) - 1
         return [local_of(buffer) for buffer in self._buffers] if is_carrier else []
 
     def _mix(self, name: str, kept: float) -> None:
-        local, anchor = local_of(self._params[name]), self._anchors[name]
+        own, anchor = local_of(self._params[name]), local_of(self._anchors[name])
         if kept:
-            local.copy_(kept * local + (1 - kept) * anchor)
+            own.copy_(kept * own + (1 - kept) * anchor)
         else:
-            local.copy_(anchor)
+            own.copy_(anchor)
 
 
 def trained(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -149,8 +159,7 @@ def averaged_buffers(model: nn.Module) -> list[Tensor]:
 
 def local_of(tensor: Tensor) -> Tensor:
     """Return the memory of this process: of a DTensor its shard, else the tensor itself, without its gradient."""
-    to_local = getattr(tensor, "to_local", None)  # of DTensor: to import it costs more than programs without it need
-    return tensor.detach() if to_local is None else to_local().detach()
+    return local(tensor).detach()
 
 
 def in_full(tensor: Tensor) -> Tensor:

@@ -4,6 +4,9 @@ What members agree on is counted in rounds, not in steps: ``step`` of an announc
 number of a round. Inner steps need nobody. The outer step commits as a step does: all members have the mean, and all
 have heard so, before anybody applies it. A member that is lost takes with it what it computed since the last outer
 step; the others lose nothing, as what they have sent is summed up again in the next world.
+
+The processes of a replica that has several compute inner steps together, and each sums up the payloads of its shard
+with the same shards of other replicas. They decide as one: who hears of a loss tells the others of its replica.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,6 +35,7 @@ from ..errors import StepError
 from ..recovery.records import Announcement, Generation
 from ..recovery.team import Team
 from ..recovery.transfer import DamagedStateError, Receiving, Sending
+from ..replica.layout import places_of_shard, share_of_replicas
 from ..state import TrainingState
 from .outer import OuterStep
 from .reduction import LocalReduction, OuterReduction
@@ -110,10 +115,18 @@ class RoundTrainer(Trainer):
         if self._has_ended_round:
             self._has_ended_round = False
             return super()._between_steps()
-        error = self.team.error
-        if error is not None and self._receiving is None:
-            self._advance(error)  # early, so that nobody waits for this member at the end of the round
+        if self._receiving is None:
+            self._look_for_losses()
         return False
+
+    def _look_for_losses(self) -> None:
+        """Early, so that nobody waits for this member at the end of the round."""
+        error = self.team.error
+        if self.team.replica.all_true(error is None):
+            return
+        if error is None:  # only another process of this replica has heard of it
+            self.team.world.abort()
+        self._advance(error)
 
     @property
     def savable_since(self) -> int | None:
@@ -143,18 +156,21 @@ class RoundTrainer(Trainer):
         return Facts(step=self.state.step, done=tuple(progress.done), values=values, seconds=progress.seconds)
 
     def _deal(self, done: Mapping[int, Sequence[int]]) -> None:
-        place, num_members = self.team.place, len(self.team.generation.members)
-        self._shares = [self._share if each == place else () for each in range(num_members)]
-        self._reduction.use(self.team.world, self._shares)
+        size, num_members = self.team.replica.size, len(self.team.generation.members)
+        mine = self.team.place // size
+        shares = [self._share if number == mine else () for number in range(num_members // size)]
+        self._shares = share_of_replicas(shares, size)
+        self._reduction.use(self.team.shard_world, shares)
 
     def _check_standing(self) -> None:
         """Inner steps go on without the others."""
 
     def _begin_round(self, place: int, num_members: int) -> None:
         """Deal the micro-batches of the whole round; all members do so alike, by the membership that it begins with."""
-        ready = [each for each in range(num_members) if each not in self._not_ready]
+        size = self.team.replica.size
+        ready = [number for number in range(num_members // size) if number * size not in self._not_ready]
         self._contributors = len(ready)
-        self._share = deal(self.loader.num_micro_batches, ready).get(place, ())
+        self._share = deal(self.loader.num_micro_batches, ready).get(place // size, ())
         self._has_all_means = False
         self._round_values = {}
 
@@ -182,9 +198,7 @@ class RoundTrainer(Trainer):
         while facts is None:
             dealt_in = self.team.place, len(self.team.generation.members)
             try:
-                taken = {fragment: self._sums.mean(fragment, self._contributors) for fragment in due.apply}
-                self._has_all_means = True
-                facts, dealt_in_then = exchange(self.team.world, self._facts_of_round()), None
+                facts, dealt_in_then = self.team.replica.as_one(partial(self._complete_round, due, taken)), None
             except (WorldBrokenError, WorldClosedError) as error:
                 facts, dealt_in_then = self._recover_round(error), dealt_in
                 if not self._has_state:
@@ -194,6 +208,16 @@ class RoundTrainer(Trainer):
             self._sums.finish(fragment)
         step.values = means(facts)
         self._count_round(facts, dealt_in_then)
+
+    def _complete_round(self, due: Due, taken: dict[int, Tensor]) -> list[Facts]:
+        """Take the means, and hear the facts of all: who returns knows that the round counts. Raises the world's error.
+
+        In a replica of several processes another one may have heard them: then this one has all means, too.
+        """
+        for fragment in due.apply:
+            taken[fragment] = self._sums.mean(fragment, self._contributors)
+        self._has_all_means = True
+        return exchange(self.team.world, self._facts_of_round())
 
     def _apply(self, due: Due, taken: Mapping[int, Tensor]) -> None:
         for fragment in due.apply:
@@ -224,7 +248,7 @@ class RoundTrainer(Trainer):
         ``heard_in``: this member learned it from others in a later generation, which have dealt the next round already
         in the one before; its place and the number of members there.
         """
-        outcome = decide(facts)
+        outcome = decide(facts, self.team.replica.size)
         self._facts, self._outcome = facts, outcome
         self._round += 1
         self._is_at_boundary = self._has_ended_round = True
@@ -262,11 +286,13 @@ class RoundTrainer(Trainer):
 
     def _begin_generation(self, generation: Generation) -> None:
         members, me = generation.members, self.team.membership.member.id
-        newcomers = tuple(place for place, each in enumerate(members) if each.id in generation.stateless)
+        size = self.team.replica.size
+        same_shard = places_of_shard(self.team.place, len(members), size)
+        newcomers = tuple(place for place in same_shard if members[place].id in generation.stateless)
         # One source, as members are at different inner steps: two would send states of different rounds.
-        source = next((place for place, each in enumerate(members) if each.id in generation.sources), 0)
+        source = next((place for place in same_shard if members[place].id in generation.sources), 0)
         self._waiting_for_state = ()
-        self._not_ready = frozenset(newcomers)
+        self._not_ready = frozenset(place for place, each in enumerate(members) if each.id in generation.stateless)
         if generation.is_restart:
             self._not_ready = frozenset()
             self._sums.clear()
@@ -287,10 +313,10 @@ class RoundTrainer(Trainer):
                 self._waiting_for_state = newcomers
         if not self._has_state or self._is_at_boundary:
             self._begin_round(self.team.place, len(members))
-        self._contributors = len(members) - len(self._not_ready)
+        self._contributors = (len(members) - len(self._not_ready)) // size
         is_behind = generation.step > self._round  # the round counts for others, so this member has all means of it
         self._has_all_means &= is_behind
-        self._sums.use(self.team.world, again=not is_behind)
+        self._sums.use(self.team.shard_world, again=not is_behind)
 
     def _send_state(self, newcomers: Sequence[int]) -> None:
         world = self.team.world
@@ -310,7 +336,7 @@ class RoundTrainer(Trainer):
             is_here = bool(self._table.steps_of(self._round)) and self._take_part(receiving)
             if not is_here and self._table.steps_of(self._round):
                 return  # and take part in the next round
-            receiving.wait()
+            self._has_received(receiving, wait=True)
             self._take(receiving)
         except (WorldBrokenError, WorldClosedError) as error:
             self._advance(error)
@@ -338,14 +364,28 @@ class RoundTrainer(Trainer):
             for fragment in self._table.due(step).send:
                 self._sums.send(fragment, torch.zeros_like(self._outer.payload(fragment)))
         due = self._table.due(steps[-1])
-        taken = {fragment: self._sums.mean(fragment, self._contributors) for fragment in due.apply}
-        is_ready = receiving.poll()
-        facts = exchange(self.team.world, self._facts_of_round(is_ready=is_ready))
+        taken = self._means_of(due)
+        is_ready = self._has_received(receiving)
+        own = self._facts_of_round(is_ready=is_ready)
+        facts = self.team.replica.as_one(lambda: exchange(self.team.world, own))
         self._rounds_then.append(_QueuedRound(self._round, taken, means(facts)))
         self._sums.clear()
         self._count_round(facts)
         self._is_at_boundary = False
         return is_ready
+
+    def _means_of(self, due: Due) -> dict[int, Tensor]:
+        """Return the means, in all processes of the replica. Raises if one of them cannot get them."""
+        taken: dict[int, Tensor] = {}
+        error = None
+        try:
+            taken = {fragment: self._sums.mean(fragment, self._contributors) for fragment in due.apply}
+        except (WorldBrokenError, WorldClosedError) as raised:
+            error = raised
+        if not self.team.replica.all_true(error is None):
+            self.team.world.abort()
+            raise error or WorldClosedError(self.team.world.name, self.team.world.generation)
+        return taken
 
     def _replay_rounds(self, rounds: Sequence[_QueuedRound]) -> Iterator[Step]:
         """Have the program run the steps without micro-batches, so that schedulers and averages go on with them."""

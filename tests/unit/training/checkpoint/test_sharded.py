@@ -18,6 +18,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from multiworld.training.checkpoint.loading import load
 from multiworld.training.checkpoint.writing import UnfinishedError
 from multiworld.training.state import TrainingState
+from multiworld.training.sync.outer import make_outer_step
+from multiworld.training.sync.strategies import DiLoCo
 from tests.checkpoints import only, write
 
 ROWS, COLUMNS = 5, 3
@@ -43,7 +45,7 @@ def part_of(tensor: Tensor, mesh: DeviceMesh) -> DTensor:
 
 
 class Trained:
-    """A sharded weight, one that all ranks have whole, and AdamW with a state for both."""
+    """A sharded weight, one that all ranks have whole, AdamW with a state for both, and DiLoCo's outer step."""
 
     def __init__(self, mesh: DeviceMesh, seed: int) -> None:
         self.model = nn.Module()
@@ -51,20 +53,27 @@ class Trained:
         scale = DTensor.from_local(torch.full((2,), float(seed)), mesh, [Replicate()], run_check=False)
         self.model.scale = nn.Parameter(scale)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
+        self.outer = make_outer_step(DiLoCo(every=2), [self.model])
         self.state = TrainingState()
         self.state.add("model.net", self.model)
         self.state.add("optimizer.adamw", self.optimizer)
+        self.state.add("outer", self.outer)
 
     def train(self, mesh: DeviceMesh) -> Trained:
         for parameter in self.model.parameters():
             parameter.grad = part_of(whole(7), mesh) if parameter.shape == (ROWS, COLUMNS) else parameter.detach()
         self.optimizer.step()
+        self.outer.apply(0, self.outer.payload(0))
         self.state.step += 1
         return self
 
     def shards(self) -> dict[str, Tensor]:
-        states = self.optimizer.state_dict()["state"]
-        tensors = {f"{index}.{name}": each for index, state in states.items() for name, each in state.items()}
+        outer = self.outer.state_dict()
+        tensors = {f"anchor.{name}": each for name, each in outer["anchors"].items()}
+        for prefix, states in (("inner", self.optimizer.state_dict()["state"]), ("outer", outer["state"])):
+            for index, state in states.items():
+                tensors |= {f"{prefix}.{index}.{name}": each for name, each in state.items()}
+        assert "outer.0.momentum_buffer" in tensors or not self.state.step
         tensors |= self.model.state_dict()
         return {name: each.to_local() if isinstance(each, DTensor) else each for name, each in tensors.items()}
 
