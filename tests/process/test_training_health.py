@@ -72,6 +72,18 @@ def test_a_rank_that_is_twice_as_slow_is_named_within_20_steps(store: str, part:
         assert not workers[2].events("SlowRank")  # one report
 
 
+def test_a_slow_rank_is_named_where_replicas_that_compute_alone_meet(store: str) -> None:
+    every, total = 11, 24  # two rounds tell of 22 steps
+    with WorkerGroup() as group:
+        workers = start(group, store, total, "slow forward", -1, paced=True, meet_every=every)
+        results(workers)
+        (found,) = workers[0].events("SlowRank")
+        assert (found["slow_rank"], found["part"]) == (1, "forward")
+        assert found["step"] < 2 * every
+        assert found["factor"] > 1.2
+        assert not workers[2].events("SlowRank")
+
+
 def test_a_member_that_gets_sigterm_leaves_between_two_steps_and_nothing_is_redone(store: str) -> None:
     at, total = 4, 12
     with WorkerGroup() as group:

@@ -27,6 +27,7 @@ from multiworld.training.events import (
 )
 from multiworld.training.health.options import Health, Replay
 from multiworld.training.job import join
+from multiworld.training.sync.strategies import LocalSGD
 
 from .training_programs import LR, Rows, flat, loss_of, make_model
 
@@ -57,6 +58,7 @@ def train_with_fault(
     paced: bool = False,
     health: Mapping[str, Any] | None = None,
     replay: int = 0,
+    meet_every: int = 0,
     **options: Any,
 ) -> dict[str, Any]:
     """``fault``, in step ``at``: ``flip`` a bit after it, ``nan`` or ``spike`` in its loss, ``miscompute`` it again,
@@ -75,7 +77,7 @@ def train_with_fault(
     again = Replay(every=replay) if replay else None
     with join("t", rank=rank, world_size=size, store=store, health=watched, replay=again, **options) as job:
         job.listen(heard)
-        model = job.replicate(make_model())
+        model = job.replicate(make_model(), sync=LocalSGD(every=meet_every) if meet_every else None)
         model.layers[0].weight.register_hook(lambda grad: time.sleep(work_s["backward"]))  # type: ignore[operator]
         optimizer = job.optimizer(torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9))
         report("ready")

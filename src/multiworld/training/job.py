@@ -443,8 +443,7 @@ class Job:
         trainer.may_skip_optimizer = any(isinstance(part, torch.amp.GradScaler) for part in self.state.parts.values())
         trainer.timer = step_timer(next(iter(self._parameters.values()))[1].device)
         self._backward_start = BackwardStart(gradients.parameters, trainer.timer)
-        if self._sync is None:  # else replicas differ between two meetings, and decide alone
-            trainer.health = self._new_health(has_scaler=trainer.may_skip_optimizer)
+        trainer.health = self._new_health(has_scaler=trainer.may_skip_optimizer)
         if self._keeper is not None:
             trainer.saved_step, trainer.restart = self._keeper.saved_step, self._keeper.restart
             trainer.own_facts = self._own_facts
@@ -468,8 +467,11 @@ class Job:
         return generation.members[0] == self._membership.member
 
     def _new_health(self, *, has_scaler: bool) -> HealthMonitor:
+        health = self.options.health
+        if self._sync is not None:  # replicas differ between two meetings; only their times are compared
+            health = replace(health, compare_every=0)
         return HealthMonitor(
-            self.options.health,
+            health,
             self.options.on_bad_step,
             self.options.replay,
             parameters=dict(self._parameters.values()),

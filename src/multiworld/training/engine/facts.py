@@ -26,8 +26,9 @@ class Facts:
     be admitted, as far as it knows. ``is_ready``: it has the state, and may be given micro-batches. ``save``: a
     checkpoint after this step was asked for. ``unused``: parameters without a gradient here; ``changed``: buffers that
     a forward has changed here; by index. ``late``: buckets that got gradients after their reduction had begun.
-    ``member``: its id. ``miscomputed``: the first parameter whose gradient was another one when a micro-batch was
-    computed a second time.
+    ``inner_seconds``: if members meet in rounds, ``seconds`` of each of the last inner steps, by part; each had the
+    micro-batches in ``done``. ``member``: its id. ``miscomputed``: the first parameter whose gradient was another one
+    when a micro-batch was computed a second time.
     """
 
     step: int
@@ -35,6 +36,7 @@ class Facts:
     done: tuple[int, ...] = ()
     values: Mapping[str, tuple[float | str, ...]] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+    inner_seconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
     is_leaving: bool = False
     newcomers: tuple[str, ...] = ()

@@ -30,6 +30,9 @@ class StepHealth(Protocol):
     def skips(self, step: int, members: Sequence[Member], outcome: Outcome, facts: Sequence[Facts]) -> bool:
         """Return whether no optimizer may run in a step that counts. Raises if the training should end."""
 
+    def look_for_slow_ranks(self, step: int, members: Sequence[Member], facts: Sequence[Facts]) -> None:
+        """These are the facts of one step. ``skips`` does this, too."""
+
     def repeats(self, step: int) -> bool:
         """Return whether this member computes its first micro-batch twice, see ``begin`` to ``compare``."""
 
@@ -60,6 +63,9 @@ class NoHealth:
 
     def skips(self, step: int, members: Sequence[Member], outcome: Outcome, facts: Sequence[Facts]) -> bool:
         return False
+
+    def look_for_slow_ranks(self, step: int, members: Sequence[Member], facts: Sequence[Facts]) -> None:
+        pass
 
     def repeats(self, step: int) -> bool:
         return False

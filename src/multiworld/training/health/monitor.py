@@ -134,7 +134,7 @@ class HealthMonitor:
         self._digests = (-1, {})
 
     def skips(self, step: int, members: Sequence[Member], outcome: Outcome, facts: Sequence[Facts]) -> bool:
-        self._look_for_slow_ranks(step, members, facts)
+        self.look_for_slow_ranks(step, members, facts)
         not_finite = [member.rank for member, each in zip(members, facts, strict=True) if not each.is_finite]
         bad = self._bad.heard(outcome.values, not_finite)
         snapshot = self._snapshot
@@ -202,7 +202,7 @@ class HealthMonitor:
             f"rank {', '.join(map(str, wrong))} is wrong" if wrong else "it is not known which of them is right",
         )
 
-    def _look_for_slow_ranks(self, step: int, members: Sequence[Member], facts: Sequence[Facts]) -> None:
+    def look_for_slow_ranks(self, step: int, members: Sequence[Member], facts: Sequence[Facts]) -> None:
         if self._slow is None or members[0].rank != self._rank:
             return
         owns = {member.id: Own(each.seconds, len(each.done)) for member, each in zip(members, facts, strict=True)}

@@ -32,11 +32,13 @@ from ..engine.gradients import Gradients
 from ..engine.step import Step, StepChange, StepPhase
 from ..engine.trainer import Observer, Trainer, TrainerOptions
 from ..errors import StepError
+from ..health.timing import IDLE, OPTIMIZER, WAIT
 from ..recovery.records import Announcement, Generation
 from ..recovery.team import Team
 from ..recovery.transfer import DamagedStateError, Receiving, Sending
 from ..replica.layout import places_of_shard, share_of_replicas
 from ..state import TrainingState
+from .inner_times import NUM_KEPT, by_part, facts_of_steps
 from .outer import OuterStep
 from .reduction import LocalReduction, OuterReduction
 from .strategies import DiLoCo, LocalSGD
@@ -86,6 +88,8 @@ class RoundTrainer(Trainer):
         self._waiting_for_state: tuple[int, ...] = ()
         """Places of newcomers that get the state from here as soon as a round has ended."""
         self._round_values: dict[str, list[float]] = {}
+        self._round_seconds: deque[Mapping[str, float]] = deque(maxlen=NUM_KEPT)
+        """Of the last inner steps of this round."""
         self._rounds_then: deque[_QueuedRound] = deque()
         self._round_then: _QueuedRound | None = None
 
@@ -149,6 +153,7 @@ class RoundTrainer(Trainer):
         step.change(StepChange.COUNTED)
         facts = [self._facts_of_step()]
         self._observer.step_committed(step, self.team.generation, facts, decide(facts))
+        self.timer.enter(OPTIMIZER)
 
     def _facts_of_step(self) -> Facts:
         progress = self._progress
@@ -173,15 +178,18 @@ class RoundTrainer(Trainer):
         self._share = deal(self.loader.num_micro_batches, ready).get(place // size, ())
         self._has_all_means = False
         self._round_values = {}
+        self._round_seconds.clear()
 
     # ---- outer steps
 
     def step_ended(self, step: Step) -> None:
+        self.timer.enter(IDLE)  # what follows is no work of this member alone
         due = self._table.due(step.index)
         if self._round_then is not None:
             if due.apply:
                 self._apply(due, self._round_then.means)
         else:
+            self._round_seconds.append(self._progress.seconds)
             for name, values in self._progress.values.items():
                 self._round_values.setdefault(name, []).extend(values)
             self.team.membership.look_for_newcomers()
@@ -228,7 +236,9 @@ class RoundTrainer(Trainer):
         own = Facts(step=self._round, values={name: tuple(each) for name, each in self._round_values.items()})
         return Facts(
             step=self._round,
+            done=self._share if self._round_seconds else (),
             values={name: (value,) for name, value in means([own]).items()},
+            inner_seconds=by_part(self._round_seconds, (WAIT,)),
             is_leaving=self.is_leaving(),
             newcomers=self.team.membership.newcomers,
             is_ready=is_ready,
@@ -250,6 +260,10 @@ class RoundTrainer(Trainer):
         """
         outcome = decide(facts, self.team.replica.size)
         self._facts, self._outcome = facts, outcome
+        if heard_in is None:
+            members = self.team.generation.members
+            for of_step in facts_of_steps(facts):
+                self.health.look_for_slow_ranks(self.state.step - 1, members, of_step)
         self._round += 1
         self._is_at_boundary = self._has_ended_round = True
         newcomers, self._waiting_for_state = self._waiting_for_state, ()
