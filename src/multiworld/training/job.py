@@ -424,7 +424,11 @@ class Job:
             [parameter for _, parameter in self._parameters.values()], names, separate=self.options.exact
         )
         options = TrainerOptions(
-            batch=self.options.batch, exact=self.options.exact, seed=self.options.seed, digest=self._digest(loader)
+            batch=self.options.batch,
+            exact=self.options.exact,
+            seed=self.options.seed,
+            digest=self._digest(loader),
+            full_size=self.world_size // self.replica.size,
         )
         trainer: Trainer
         if self._sync is None:
@@ -447,7 +451,6 @@ class Job:
         if self._keeper is not None:
             trainer.saved_step, trainer.restart = self._keeper.saved_step, self._keeper.restart
             trainer.own_facts = self._own_facts
-        trainer.full_size = self.world_size // self.replica.size
         trainer.num_wanted = self._num_wanted
         return trainer
 

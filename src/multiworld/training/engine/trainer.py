@@ -15,14 +15,13 @@ from torch import Tensor
 
 from ...errors import MultiworldError, WorldBrokenError, WorldClosedError
 from ..data.base import StepLoader
-from ..data.dealing import deal
 from ..errors import PoisonedStepError, SampleError, StepError
 from ..health.timing import DATA, FORWARD, IDLE, OPTIMIZER, WAIT, StepTimer
 from ..recovery.membership import ExcludedError
 from ..recovery.records import Announcement, Generation, Member
 from ..recovery.team import Team
 from ..recovery.transfer import DamagedStateError, Receiving, Sending
-from ..replica.layout import places_of_shard, share_of_replicas
+from ..replica.layout import places_of_shard
 from ..state import TrainingState
 from .buffers import Buffers
 from .commit import exchange
@@ -31,6 +30,7 @@ from .facts import Facts, MoreFacts
 from .gradients import FlatBucket, Gradients
 from .health import NoHealth, StepHealth
 from .reduction import Reduction
+from .shares import Shares
 from .step import Step, StepChange, StepPhase
 
 logger = logging.getLogger(__name__)
@@ -75,12 +75,16 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerOptions:
-    """``batch``: what becomes of a lost member's micro-batches. ``seed``: of random numbers, when ``exact``."""
+    """``batch``: what becomes of a lost member's micro-batches. ``seed``: of random numbers, when ``exact``.
+
+    ``full_size``: how many replicas there are when all are there.
+    """
 
     batch: str = "constant"
     exact: bool = False
     seed: int = 0
     digest: str = ""
+    full_size: int = 1
 
 
 @dataclass
@@ -132,12 +136,12 @@ class Trainer:
         self._has_state = False
         self._held_step = 0
         """Of which step the state is that this process holds while it has not got that of the others."""
-        self._not_ready: frozenset[int] = frozenset()
-        self._shares: list[tuple[int, ...]] = []
-        self._share_of: dict[str, tuple[int, ...]] = {}
-        """As dealt first in this step, by member; what is given up under ``batch="drop"`` is the share of the lost."""
-        self._share_of_others: dict[str, tuple[int, ...]] = {}
-        """As the others have dealt the next step, which they had begun when this member still did the one before."""
+        self._shares = Shares(
+            loader.num_micro_batches,
+            batch=options.batch,
+            replica_size=team.replica.size,
+            full_size=options.full_size,
+        )
         self._looked_at: frozenset[int] | None = None
         self._receiving: Receiving | None = None
         self._sendings: list[Sending] = []
@@ -161,8 +165,6 @@ class Trainer:
         """The error with which the program left a step's block."""
         self.num_wanted: Callable[[], int] = lambda: 1
         """How many members the launcher starts at present."""
-        self.full_size = 1
-        """How many members there are when all are there."""
         self._may_overlap = True
         """False once a gradient came late here: the program goes backward more than once for a micro-batch."""
         self._launch_failed = False
@@ -315,7 +317,7 @@ class Trainer:
             self._looked_at = None if generation.looked_at is None else frozenset(generation.looked_at)
         self._buffers.begin_step(self._looked_at)
         self._reduction.begin_step(self._buckets, self.loader.num_micro_batches)
-        self._share_of, self._share_of_others = self._share_of_others, {}
+        self._shares.begin_step()
         self._deal(self._done_elsewhere() if is_first else {})
 
     def _done_elsewhere(self) -> dict[int, tuple[int, ...]]:
@@ -329,35 +331,15 @@ class Trainer:
 
     def _deal(self, done: Mapping[int, Sequence[int]]) -> None:
         """Share out what nobody has done; all members do so alike. ``done``: by place."""
-        members, size = self.team.generation.members, self.team.replica.size
-        units = [each.unit for each in members[::size]]
-        if self._share_of and self._options.batch != "constant":
-            shares = [self._share_of.get(unit, ()) for unit in units]
-        else:
-            done_by = {place // size: numbers for place, numbers in done.items()}
-            ready = [number for number in range(len(units)) if number * size not in self._not_ready]
-            dealt = self._dealt(ready, done_by)
-            shares = [(*done_by.get(number, ()), *dealt.get(number, ())) for number in range(len(units))]
-            if done:  # the loader cannot know the share of the next step from what is left of this one
-                self.loader.expect(self.state.step + 1, self._dealt(ready, {}).get(self.team.place // size, ()))
-        self._share_of = dict(zip(units, shares, strict=True))
-        self._shares = share_of_replicas(shares, size)
-        self._reduction.use(self.team.shard_world, shares)
-
-    def _dealt(self, ready: Sequence[int], done: Mapping[int, Sequence[int]]) -> dict[int, tuple[int, ...]]:
-        dealt = deal(self.loader.num_micro_batches, ready, done)
-        if self._options.batch == "shrink":
-            dealt = {place: share[: self._share_size] for place, share in dealt.items()}
-        return dealt
-
-    @property
-    def _share_size(self) -> int:
-        """How many micro-batches a member has when all are there (``batch="shrink"``)."""
-        return -(-self.loader.num_micro_batches // max(1, self.full_size))
+        shares, members = self._shares, self.team.generation.members
+        if shares.deal(members, done) and done:
+            # The loader cannot know the share of the next step from what is left of this one.
+            self.loader.expect(self.state.step + 1, shares.of_next_step(self.team.place, len(members)))
+        self._reduction.use(self.team.shard_world, shares.by_replica)
 
     def _compute(self, step: Step) -> Iterator[Any]:
         progress = self._progress
-        todo = [each for each in self._shares[self.team.place] if each not in progress.done]
+        todo = [each for each in self._shares.by_place[self.team.place] if each not in progress.done]
         if not todo:
             return
         batches = self.loader.fetch(step.index, todo)
@@ -520,7 +502,7 @@ class Trainer:
         self._looked_at = self._buffers.next_to_look_at(self._looked_at, self._outcome.changed)
         self.state.step += 1
         if generation is self.team.generation:
-            self._not_ready = self._outcome.not_ready
+            self._shares.not_ready = self._outcome.not_ready
         else:
             self._caught_up(generation)
 
@@ -530,14 +512,9 @@ class Trainer:
         They stood at the barrier that follows a step with such decisions, or had begun the next step.
         """
         outcome = self._outcome
-        had_begun = not (outcome.leaving or outcome.newcomers)
-        if had_begun and self._options.batch != "constant":
-            size = self.team.replica.size
-            units = [each.unit for each in before.members[::size]]
-            ready = [number for number in range(len(units)) if number * size not in outcome.not_ready]
-            dealt = self._dealt(ready, {})
-            self._share_of_others = {unit: dealt.get(number, ()) for number, unit in enumerate(units)}
-        self._outcome = replace(outcome, leaving=frozenset(), newcomers=(), not_ready=self._not_ready)
+        if not (outcome.leaving or outcome.newcomers):
+            self._shares.others_began(before.members, outcome.not_ready)
+        self._outcome = replace(outcome, leaving=frozenset(), newcomers=(), not_ready=self._shares.not_ready)
 
     @property
     def savable_since(self) -> int | None:
@@ -696,7 +673,7 @@ class Trainer:
 
     def _begin_generation(self, generation: Generation) -> None:
         members, me = generation.members, self.team.membership.member.id
-        self._not_ready = frozenset() if generation.is_restart else _places(members, generation.stateless)
+        self._shares.not_ready = frozenset() if generation.is_restart else _places(members, generation.stateless)
         same_shard = places_of_shard(self.team.place, len(members), self.team.replica.size)
         sources = sorted(_places(members, generation.sources).intersection(same_shard))
         newcomers = sorted(_places(members, generation.stateless).intersection(same_shard))
@@ -709,9 +686,7 @@ class Trainer:
         elif newcomers and self.team.place in sources:
             self._sendings.append(Sending(self.team.world, self.state.capture(), sources, newcomers))
         if self._is_computing and self._has_state and generation.step == self.state.step:
-            gone = self._share_of.keys() - {each.unit for each in members}
-            if self._options.batch == "constant":
-                self._progress.num_redone += sum(len(self._share_of[each]) for each in gone)
+            self._progress.num_redone += self._shares.num_lost(members)
             self._progress.is_complete = False
             self._redo_began = time.monotonic()
             self._deal(self._done_elsewhere())

@@ -164,7 +164,7 @@ class RoundTrainer(Trainer):
         size, num_members = self.team.replica.size, len(self.team.generation.members)
         mine = self.team.place // size
         shares = [self._share if number == mine else () for number in range(num_members // size)]
-        self._shares = share_of_replicas(shares, size)
+        self._shares.by_place = share_of_replicas(shares, size)
         self._reduction.use(self.team.shard_world, shares)
 
     def _check_standing(self) -> None:
@@ -173,7 +173,7 @@ class RoundTrainer(Trainer):
     def _begin_round(self, place: int, num_members: int) -> None:
         """Deal the micro-batches of the whole round; all members do so alike, by the membership that it begins with."""
         size = self.team.replica.size
-        ready = [number for number in range(num_members // size) if number * size not in self._not_ready]
+        ready = [number for number in range(num_members // size) if number * size not in self._shares.not_ready]
         self._contributors = len(ready)
         self._share = deal(self.loader.num_micro_batches, ready).get(place // size, ())
         self._has_all_means = False
@@ -269,16 +269,16 @@ class RoundTrainer(Trainer):
         newcomers, self._waiting_for_state = self._waiting_for_state, ()
         if newcomers:
             self._send_state(newcomers)
-        not_ready, contributors = self._not_ready, self._contributors
-        self._not_ready = outcome.not_ready
+        not_ready, contributors = self._shares.not_ready, self._contributors
+        self._shares.not_ready = outcome.not_ready
         if heard_in is None:
             self._begin_round(self.team.place, len(self.team.generation.members))
             return
         if outcome.newcomers or outcome.leaving:  # then the others have not begun the next round yet
-            self._not_ready = not_ready
+            self._shares.not_ready = not_ready
             heard_in = self.team.place, len(self.team.generation.members)
         self._begin_round(*heard_in)
-        self._not_ready, self._contributors = not_ready, contributors
+        self._shares.not_ready, self._contributors = not_ready, contributors
         self._outcome = replace(outcome, leaving=frozenset(), newcomers=())  # those were places of another generation
 
     # ---- membership
@@ -306,9 +306,9 @@ class RoundTrainer(Trainer):
         # One source, as members are at different inner steps: two would send states of different rounds.
         source = next((place for place in same_shard if members[place].id in generation.sources), 0)
         self._waiting_for_state = ()
-        self._not_ready = frozenset(place for place, each in enumerate(members) if each.id in generation.stateless)
+        self._shares.not_ready = frozenset(place for place, each in enumerate(members) if each.id in generation.stateless)
         if generation.is_restart:
-            self._not_ready = frozenset()
+            self._shares.not_ready = frozenset()
             self._sums.clear()
             self._begin_together(source, [place for place in newcomers if place != source])
             self._outer.return_to_anchor()
@@ -327,7 +327,7 @@ class RoundTrainer(Trainer):
                 self._waiting_for_state = newcomers
         if not self._has_state or self._is_at_boundary:
             self._begin_round(self.team.place, len(members))
-        self._contributors = (len(members) - len(self._not_ready)) // size
+        self._contributors = (len(members) - len(self._shares.not_ready)) // size
         is_behind = generation.step > self._round  # the round counts for others, so this member has all means of it
         self._has_all_means &= is_behind
         self._sums.use(self.team.shard_world, again=not is_behind)
