@@ -451,7 +451,7 @@ class Job:
         if self._keeper is not None:
             trainer.saved_step, trainer.restart = self._keeper.saved_step, self._keeper.restart
             trainer.own_facts = self._own_facts
-        trainer.num_wanted = self._num_wanted
+        trainer.ending.num_wanted = self._num_wanted
         return trainer
 
     def _num_wanted(self) -> int:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -15,9 +14,8 @@ from torch import Tensor
 
 from ...errors import MultiworldError, WorldBrokenError, WorldClosedError
 from ..data.base import StepLoader
-from ..errors import PoisonedStepError, SampleError, StepError
+from ..errors import StepError
 from ..health.timing import DATA, FORWARD, IDLE, OPTIMIZER, WAIT, StepTimer
-from ..recovery.membership import ExcludedError
 from ..recovery.records import Announcement, Generation, Member
 from ..recovery.team import Team
 from ..recovery.transfer import DamagedStateError, Receiving, Sending
@@ -26,19 +24,20 @@ from ..state import TrainingState
 from .buffers import Buffers
 from .commit import exchange
 from .decision import Outcome, decide
+from .ending import Ending
 from .facts import Facts, MoreFacts
 from .gradients import FlatBucket, Gradients
 from .health import NoHealth, StepHealth
+from .missed_steps import MissedStep, MissedSteps
+from .program_error import MAX_TRIES, tell_others
+from .progress import StepProgress
 from .reduction import Reduction
+from .regrouping import Regrouping
 from .shares import Shares
 from .step import Step, StepChange, StepPhase
+from .transfers import Transfers
 
 logger = logging.getLogger(__name__)
-
-MAX_TRIES = 3
-LINGER_S = 10.0  # for a lost replica to come back before the training ends; the launcher starts it within 1 s or so
-LOOK_S = 0.05
-
 
 WRONG = "its state or its gradients were not those of the others"
 
@@ -87,31 +86,6 @@ class TrainerOptions:
     full_size: int = 1
 
 
-@dataclass
-class _Queued:
-    """A step that counted while this member had no state yet: what it needs to apply it later."""
-
-    step: int
-    facts: list[Facts]
-    reduced: list[Tensor]
-    looked_at: frozenset[int] | None
-    outcome: Outcome
-
-
-@dataclass
-class _Progress:
-    """Of the present step, on this member."""
-
-    done: list[int] = field(default_factory=list)
-    values: dict[str, list[float]] = field(default_factory=dict)
-    present: dict[str, float] = field(default_factory=dict)
-    """What was recorded of the micro-batch that runs."""
-    is_complete: bool = False
-    seconds: dict[str, float] = field(default_factory=dict)
-    began: float = field(default_factory=time.monotonic)
-    num_redone: int = 0
-
-
 class Trainer:
     """One member's engine. It is the ``StepRunner`` of its steps. Belongs to the training thread."""
 
@@ -129,7 +103,7 @@ class Trainer:
         self.team, self.state, self.loader = team, state, loader
         self._gradients, self._buffers, self._reduction = gradients, buffers, reduction
         self._observer, self._options = observer, options
-        self._progress = _Progress()
+        self._progress = StepProgress()
         self._facts: list[Facts] = []
         """Of the step before the present one, of all members; empty if they were not heard."""
         self._outcome = Outcome()
@@ -144,9 +118,12 @@ class Trainer:
         )
         self._looked_at: frozenset[int] | None = None
         self._receiving: Receiving | None = None
-        self._sendings: list[Sending] = []
-        self._queue: deque[_Queued] = deque()
-        self._replaying: _Queued | None = None
+        self._transfers = Transfers(team, state)
+        self._missed = MissedSteps()
+        self._regrouping = Regrouping(
+            team, announce=self._announcement, begin=self._begin_generation, lose_state=self._lose_state
+        )
+        self.ending = Ending(team, self._transfers)
         self._attempt = 0
         self._redo_began: float | None = None
         self._num_optimizer_steps = 0
@@ -163,8 +140,6 @@ class Trainer:
         self.has_left = False
         self.failure = ""
         """The error with which the program left a step's block."""
-        self.num_wanted: Callable[[], int] = lambda: 1
-        """How many members the launcher starts at present."""
         self._may_overlap = True
         """False once a gradient came late here: the program goes backward more than once for a micro-batch."""
         self._launch_failed = False
@@ -205,7 +180,7 @@ class Trainer:
 
     def _between_steps(self) -> bool:
         """After a step: end, or admit newcomers and let members go. True: this member is done."""
-        self._sendings = [each for each in self._sendings if not each.is_done]
+        self._transfers.forget_sent()
         outcome = self._outcome
         if self._is_over() or not (outcome.leaving or outcome.newcomers):
             return False
@@ -228,40 +203,15 @@ class Trainer:
         A replica that was lost shortly before comes back meanwhile: it gets the state of the end, and ends with it.
         """
         while self._has_state:
-            team = self.team
+            error: WorldBrokenError | WorldClosedError | None = None
             try:
-                facts = team.replica.as_one(self._hear_of_missing)
-                if not facts[0].newcomers:
-                    self._hand_over()
+                if not self.ending.hear_of_missing(self.state.step):
+                    self.ending.hand_over(self.state.step)
                     return True
-                error = None
             except (WorldBrokenError, WorldClosedError) as broken:
                 error = broken
             self._advance(error)
         return False
-
-    def _hear_of_missing(self) -> list[Facts]:
-        newcomers = self._wait_for_missing() if self.team.place == 0 else ()
-        return exchange(self.team.world, Facts(step=self.state.step, newcomers=newcomers))
-
-    def _wait_for_missing(self) -> tuple[str, ...]:
-        """Return who has come to replace a lost member, as soon as there is one; nobody if all are here."""
-        team, until = self.team, time.monotonic() + LINGER_S
-        while team.stands and len(team.generation.members) < self.num_wanted() and time.monotonic() < until:
-            team.membership.look_for_newcomers(every_s=LOOK_S)
-            if team.membership.newcomers:
-                return team.membership.newcomers
-            time.sleep(LOOK_S)  # the store tells of no change to what is not known beforehand
-        return ()
-
-    def _hand_over(self) -> None:
-        """The training is over: newcomers get the rest of the state, and who comes now is told."""
-        self.team.membership.say_over(self.state.step)
-        try:
-            for sending in self._sendings:
-                sending.wait()
-        except (WorldBrokenError, WorldClosedError) as error:
-            logger.info("a newcomer did not get the state before the training was over: %s", error)
 
     def _meet(self) -> None:
         def barrier() -> list[Facts]:
@@ -273,8 +223,8 @@ class Trainer:
     # ---- the loop over micro-batches
 
     def micro_batches(self, step: Step) -> Iterator[Any]:
-        if self._replaying is not None:
-            self._replay(step, self._replaying)
+        if self._missed.present is not None:
+            self._apply_missed(step, self._missed.present)
             return
         self._begin()
         self.health.began(step.index)
@@ -308,7 +258,7 @@ class Trainer:
         return facts
 
     def _begin(self) -> None:
-        self._progress = _Progress()
+        self._progress = StepProgress()
         self._num_optimizer_steps = 0
         self._gradients.begin_step()
         generation = self.team.generation
@@ -363,9 +313,7 @@ class Trainer:
                 self._gradients.end_micro_batch()
                 self._buffers.end_micro_batch()
                 self._reduction.end_micro_batch(number)
-                progress.done.append(number)
-                for name, value in progress.present.items():
-                    progress.values.setdefault(name, []).append(value)
+                progress.end_micro_batch(number)
                 self.timer.enter(DATA)
         finally:
             self._note_seconds()
@@ -374,7 +322,7 @@ class Trainer:
                 close()
 
     def _begin_micro_batch(self, number: int, *, may_overlap: bool) -> None:
-        self._progress.present = {}
+        self._progress.begin_micro_batch()
         self._launch_failed = False
         if self._options.exact:
             torch.manual_seed(_seed_of(self._options.seed, self.state.step, number))
@@ -396,7 +344,7 @@ class Trainer:
             raise error
 
     def recorded(self, values: Mapping[str, float]) -> None:
-        self._progress.present.update(values)
+        self._progress.record(values)
 
     # ---- reduce and commit
 
@@ -418,7 +366,6 @@ class Trainer:
     def _own_facts(self) -> Facts:
         progress = self._progress
         self.team.membership.look_for_newcomers()
-        values = {name: tuple(map(_number_for_json, each)) for name, each in progress.values.items()}
         unused: set[int] = set()
         if progress.done:
             unused = set(range(len(self._gradients.parameters))) - self._gradients.used
@@ -429,7 +376,7 @@ class Trainer:
             step=self.state.step,
             member=self.team.membership.member.id,
             done=tuple(progress.done),
-            values=values,
+            values=progress.values_for_json(),
             seconds=progress.seconds,
             is_leaving=self.is_leaving(),
             newcomers=self.team.membership.newcomers,
@@ -445,8 +392,7 @@ class Trainer:
         return [bucket.reduced for bucket in self._gradients.buckets]
 
     def _note_seconds(self) -> None:
-        for part, took_s in self.timer.taken().items():
-            _add(self._progress.seconds, part, took_s)
+        self._progress.spent(self.timer.taken())
         self.timer.enter(IDLE)
 
     def _check_right(self, facts: Sequence[Facts]) -> None:
@@ -553,7 +499,7 @@ class Trainer:
                 f"step {step.index} ended without optimizer.step(), so its gradients would be lost. Call it after the "
                 "loop over the micro-batches"
             )
-        self._replaying = None
+        self._missed.applied()
         self._observer.step_applied(step)
 
     def step_failed(self, step: Step, error: BaseException) -> bool:
@@ -575,24 +521,8 @@ class Trainer:
         self.failure = f"{type(error).__name__}: {error}"
         is_own = isinstance(error, (StepError, WorldBrokenError, WorldClosedError))
         if isinstance(error, Exception) and (is_own or not isinstance(error, MultiworldError)):
-            self._tell_raised(step, error)
+            tell_others(self.team, self.loader, step.index, error)
         return False
-
-    def _tell_raised(self, step: Step, error: Exception) -> None:
-        """Have the other members end with the same error."""
-        import traceback
-
-        text = "".join(traceback.format_exception(error))[-4000:]
-        said = f"{type(error).__name__}: {error}"
-        membership = self.team.membership
-        announcement = Announcement(member=membership.member, step=step.index, raised=said, traceback=text)
-        tries = membership.say_raised(announcement)
-        self.team.world.abort()
-        if tries >= MAX_TRIES:
-            samples = tuple(sample for batch in self.loader.samples(step.index) for sample in batch)
-            if isinstance(error, SampleError):
-                samples = error.samples
-            raise PoisonedStepError(step.index, tries, said, samples) from error
 
     # ---- a loss
 
@@ -640,33 +570,17 @@ class Trainer:
         observer.recovery_began(number, error if isinstance(error, WorldBrokenError) else None)
         if isinstance(error, WorldBrokenError):
             self.team.note(error)
-        self._sendings.clear()
+        self._transfers.clear()
         self._receiving = None
-        self._queue.clear()
-        was_excluded = as_newcomer
+        self._missed.clear()
         if as_newcomer:
             self._has_state = False
             self.team.become_newcomer()
-        while True:
-            try:
-                generation = self.team.advance(
-                    self._announcement, lambda name, took_s: observer.recovery_phase(name, number, took_s)
-                )
-                self._begin_generation(generation)
-                break
-            except ExcludedError:
-                logger.warning("the others went on without this member; it comes back as a newcomer")
-                was_excluded = True
-                self._lose_state()
-                self.team.become_newcomer()
-            except (WorldBrokenError, WorldClosedError) as broken:  # while all got the state that they begin with
-                if isinstance(broken, WorldBrokenError):
-                    self.team.note(broken)
-            except DamagedStateError as damaged:
-                logger.warning("%s; it is asked for again", damaged)
-                self.team.world.abort()
+        generation, was_excluded = self._regrouping.regroup(
+            lambda name, took_s: observer.recovery_phase(name, number, took_s)
+        )
         observer.generation_began(before, generation, self._first_step_of(generation))
-        return None if was_excluded else generation
+        return None if was_excluded or as_newcomer else generation
 
     def _first_step_of(self, generation: Generation) -> int:
         return self.state.step if generation.is_restart else generation.step
@@ -684,7 +598,7 @@ class Trainer:
             self.state.step = generation.step
             self._receiving = Receiving(self.team.world, sources)
         elif newcomers and self.team.place in sources:
-            self._sendings.append(Sending(self.team.world, self.state.capture(), sources, newcomers))
+            self._transfers.send(Sending(self.team.world, self.state.capture(), sources, newcomers))
         if self._is_computing and self._has_state and generation.step == self.state.step:
             self._progress.num_redone += self._shares.num_lost(members)
             self._progress.is_complete = False
@@ -700,11 +614,10 @@ class Trainer:
             self.restart()
             self._has_state = True
             if newcomers:
-                sending = Sending(world, self.state.capture(), [source], newcomers)
-                self._sendings.append(sending)
+                self._transfers.send(Sending(world, self.state.capture(), [source], newcomers))
         else:
             receiving = Receiving(world, [source])
-            self._has_received(receiving, wait=True)
+            self._transfers.has_come(receiving, wait=True)
             self._take(receiving)
         self._has_state = True
 
@@ -715,8 +628,7 @@ class Trainer:
         self._has_state = False
 
     def _take(self, receiving: Receiving) -> None:
-        state, size_bytes = receiving.state(self.state.capture())
-        self.state.restore(state)
+        size_bytes = self._transfers.take(receiving)
         self._facts = []
         self._observer.state_received(self.state.step, size_bytes, receiving.num_sources, receiving.took_s)
 
@@ -728,9 +640,9 @@ class Trainer:
         assert receiving is not None
         self.step = None
         try:
-            while not self._has_received(receiving):
+            while not self._transfers.has_come(receiving):
                 if self._is_last():
-                    self._has_received(receiving, wait=True)
+                    self._transfers.has_come(receiving, wait=True)
                     continue
                 self._shadow()
                 outcome = self._outcome
@@ -757,28 +669,13 @@ class Trainer:
             return
         self._take(receiving)
         self._receiving = None
-        while self._queue:
-            self._replaying = self._queue.popleft()
+        while self._missed:
+            self._missed.begin_next()
             step = self._new_step(self.state.step)
             yield step
             if step.phase is not StepPhase.OVER:
                 raise StepError(f"step {step.index} was not applied: write 'with step:' in the loop over job.steps()")
         self._has_state = True
-
-    def _has_received(self, receiving: Receiving, *, wait: bool = False) -> bool:
-        """Return whether the whole state is here, in all processes of the replica. Raises if it cannot come to one."""
-        replica = self.team.replica
-        is_here, error = False, None
-        try:
-            if wait:
-                receiving.wait()
-            is_here = receiving.poll()
-        except (WorldBrokenError, WorldClosedError, DamagedStateError) as raised:
-            error = raised
-        if not replica.all_true(error is None):
-            self.team.world.abort()
-            raise error or WorldClosedError(self.team.world.name, self.team.world.generation)
-        return replica.all_true(is_here)
 
     def _shadow(self) -> None:
         """Take part in a step with nothing of its own, and keep what it gave."""
@@ -788,18 +685,16 @@ class Trainer:
         self._check_right(facts)
         step = self.state.step
         self._count(facts, self.team.generation)
-        reduced = [bucket.reduced.clone() for bucket in self._buckets]
-        self._queue.append(_Queued(step, facts, reduced, looked_at, self._outcome))
+        self._missed.keep(step, facts, self._buckets, looked_at)
 
-    def _replay(self, step: Step, queued: _Queued) -> None:
+    def _apply_missed(self, step: Step, missed: MissedStep) -> None:
         self._gradients.begin_step()
-        self._buffers.begin_step(queued.looked_at)
+        self._buffers.begin_step(missed.looked_at)
         self._num_optimizer_steps = 0
-        for bucket, reduced in zip(self._buckets, queued.reduced, strict=True):
-            bucket.reduced.copy_(reduced)
-        self._progress = _Progress()
-        self.state.step, self._looked_at = queued.step, queued.looked_at
-        self._commit(step, queued.facts, self.team.generation)
+        missed.restore(self._buckets)
+        self._progress = StepProgress()
+        self.state.step, self._looked_at = missed.step, missed.looked_at
+        self._commit(step, missed.facts, self.team.generation)
 
     def close(self) -> None:
         self._gradients.close()
@@ -807,14 +702,6 @@ class Trainer:
 
 def _places(members: Sequence[Member], ids: Sequence[str]) -> frozenset[int]:
     return frozenset(place for place, each in enumerate(members) if each.id in ids)
-
-
-def _add(seconds: dict[str, float], part: str, took_s: float) -> None:
-    seconds[part] = seconds.get(part, 0.0) + took_s
-
-
-def _number_for_json(value: float) -> float | str:
-    return value if value - value == 0.0 else str(value)
 
 
 def _seed_of(seed: int, step: int, micro_batch: int) -> int:

@@ -335,7 +335,7 @@ class RoundTrainer(Trainer):
     def _send_state(self, newcomers: Sequence[int]) -> None:
         world = self.team.world
         try:
-            self._sendings.append(Sending(world, self.state.capture(), [world.rank], newcomers))
+            self._transfers.send(Sending(world, self.state.capture(), [world.rank], newcomers))
         except (WorldBrokenError, WorldClosedError):
             logger.debug("no state was sent, as the world is broken; the next generation has a source again")
 

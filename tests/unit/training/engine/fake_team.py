@@ -1,0 +1,89 @@
+"""A team of one process that does as a test says: no world, no store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from multiworld.errors import WorldBrokenError
+from multiworld.training.engine.facts import Facts
+from multiworld.training.recovery.records import Announcement, Generation, Member
+from multiworld.training.recovery.team import Phase, Team
+
+
+class FakeWorld:
+    name, generation = "t.1", 1
+
+    def __init__(self) -> None:
+        self.was_aborted = False
+
+    def abort(self) -> None:
+        self.was_aborted = True
+
+
+class FakeReplica:
+    """``others``: what the other processes of the replica say to each question; none, if it is empty."""
+
+    def __init__(self) -> None:
+        self.others: list[bool] = []
+
+    def all_true(self, flag: bool) -> bool:
+        return flag and (self.others.pop(0) if self.others else True)
+
+    def as_one(self, call: Callable[[], list[Facts]]) -> list[Facts]:
+        return call()
+
+
+class FakeMembership:
+    """``come``: who waits to be admitted, as each look at the store finds it. ``num_raised``: of programs, before."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.newcomers: tuple[str, ...] = ()
+        self.come: list[tuple[str, ...]] = []
+        self.over: int | None = None
+        self.raised: list[Announcement] = []
+
+    def look_for_newcomers(self, every_s: float = 0.25) -> None:
+        if self.come:
+            self.newcomers = self.come.pop(0)
+
+    def say_over(self, step: int) -> None:
+        self.over = step
+
+    def say_raised(self, announcement: Announcement) -> int:
+        self.raised.append(announcement)
+        return len(self.raised)
+
+
+class FakeTeam:
+    """``coming``: the generations or errors to which ``advance`` comes, one after the other."""
+
+    def __init__(self, *names: str) -> None:
+        members = tuple(Member(id=name, rank=rank, host="h") for rank, name in enumerate(names or ("a",)))
+        self.world, self.replica = FakeWorld(), FakeReplica()
+        self.membership = FakeMembership(members[0])
+        self.generation = Generation(number=1, members=members)
+        self.place, self.stands = 0, True
+        self.coming: list[Generation | Exception] = []
+        self.noted: list[WorldBrokenError] = []
+        self.num_returns = 0
+        """How often it came back as a newcomer."""
+
+    def advance(self, announce: Callable[[], Announcement], phase: Phase) -> Generation:
+        announce()
+        coming = self.coming.pop(0)
+        if isinstance(coming, Exception):
+            raise coming
+        phase("agree", 0.0)
+        self.generation = coming
+        return coming
+
+    def note(self, error: WorldBrokenError) -> None:
+        self.noted.append(error)
+
+    def become_newcomer(self) -> None:
+        self.num_returns += 1
+
+    def as_team(self) -> Team:
+        return cast(Team, self)
