@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from ..elastic.worker.places import place as launcher_place
@@ -30,13 +29,10 @@ from .data.map_loader import MapLoader
 from .data.opening import open_loader
 from .data.recorder import CommitRecorder
 from .data.stream_loader import StreamLoader
-from .engine.buffers import Buffers
 from .engine.decision import Outcome
 from .engine.facts import Facts, MoreFacts
-from .engine.gradients import Gradients
-from .engine.reduction import Reduction, SumReduction, TreeReduction
 from .engine.step import Step
-from .engine.trainer import Trainer, TrainerOptions
+from .engine.trainer import Trainer
 from .errors import StepError
 from .events import (
     LeaveAsked,
@@ -50,23 +46,24 @@ from .events import (
     TrainingStarted,
 )
 from .health.backward_start import BackwardStart
-from .health.bad_steps import ON_BAD_STEP, OnBadStep
+from .health.bad_steps import OnBadStep
 from .health.leaving import LeaveRequest, LeaveSignals, Notice, NoticePoller, default_signals
 from .health.monitor import HealthMonitor
 from .health.options import Health, Replay
 from .health.timing import step_timer
 from .loop_exit import is_left_by_error
+from .making import make_trainer
+from .options import TrainingOptions
+from .parts import TrainedParts
 from .recovery.agreement import Rules
 from .recovery.membership import Membership, MembershipOptions, OverError, new_member
 from .recovery.records import Generation
-from .recovery.state_parts import check_parts
 from .recovery.team import Team
 from .replica.layout import check_replica_size
 from .replica.replica import Replica
 from .settings import settings_of
 from .state import Stateful, TrainingState
-from .sync.outer import make_outer_step
-from .sync.rounds import RoundTrainer
+from .sync.allowed import check_sync
 from .sync.strategies import DiLoCo, LocalSGD
 from .view.view import View
 
@@ -78,44 +75,6 @@ logger = logging.getLogger(__name__)
 Module = TypeVar("Module", bound=nn.Module)
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 Listener = Callable[[TrainingEvent], None]
-BATCHES = ("constant", "shrink", "drop")
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobOptions:
-    """How a job trains; see ``join``."""
-
-    name: str
-    min_replicas: int = 1
-    batch: str = "constant"
-    exact: bool = False
-    seed: int = 0
-    backend: str = "auto"
-    lease_s: float = DEFAULT_LEASE_S
-    join_timeout_s: float = 600.0
-    gather_s: float = 10.0
-    checkpoint: Checkpoint | None = None
-    record: str | None = None
-    progress: bool = True
-    replica_size: int = 1
-    on_bad_step: OnBadStep | None = None
-    replay: Replay | None = None
-    health: Health = field(default_factory=Health)
-
-    def __post_init__(self) -> None:
-        if self.on_bad_step is not None and self.on_bad_step not in ON_BAD_STEP:
-            allowed = ", ".join(map(repr, ON_BAD_STEP))
-            raise ValueError(f"on_bad_step={self.on_bad_step!r}: expected one of {allowed}, or None")
-        if self.replay is not None and not isinstance(self.replay, Replay):
-            raise TypeError(f"replay={self.replay!r}: expected training.Replay(every=...) or None")
-        if not isinstance(self.name, str) or not self.name or "/" in self.name or len(self.name) > 100:
-            raise ValueError(f"name={self.name!r}: expected 1 to 100 characters without '/'")
-        if not isinstance(self.min_replicas, int) or self.min_replicas < 1:
-            raise ValueError(f"min_replicas={self.min_replicas!r}: expected a whole number from 1")
-        if self.batch not in BATCHES:
-            raise ValueError(f"batch={self.batch!r}: expected one of {', '.join(map(repr, BATCHES))}")
-        if self.exact and self.batch != "constant":
-            raise ValueError(f"exact=True needs batch='constant': with batch={self.batch!r} a loss changes the sums")
 
 
 def join(
@@ -175,7 +134,7 @@ def join(
             every_steps=default.every_steps if said.every_steps is None else said.every_steps,
             keep=default.keep if said.keep is None else said.keep,
         )
-    options = JobOptions(
+    options = TrainingOptions(
         name=name,
         min_replicas=1 if min_replicas is None else min_replicas,
         batch=batch,
@@ -215,22 +174,16 @@ class Job:
     """This process's part of a training. Made by ``join``; used from one thread. A context manager."""
 
     def __init__(
-        self, options: JobOptions, *, rank: int, world_size: int, store: str | None, token: str | None
+        self, options: TrainingOptions, *, rank: int, world_size: int, store: str | None, token: str | None
     ) -> None:
         self.options, self.rank, self.world_size = options, rank, world_size
         self.state = TrainingState()
         self._listeners: list[Listener] = []
-        self._modules: list[nn.Module] = []
+        self._parts = TrainedParts()
         self._sync: LocalSGD | DiLoCo | None = None
-        self._parameters: dict[int, tuple[str, nn.Parameter]] = {}
-        self._frozen: dict[int, tuple[str, nn.Parameter]] = {}
-        """Parameters that did not require gradients when they were handed over."""
-        self._buffers: dict[int, Tensor] = {}
-        self._optimizers: list[Optimizer] = []
         self._hooks: list[Any] = []
         self._loaders: list[MapLoader | StreamLoader] = []
         self._recorder: CommitRecorder | None = None
-        self._num_optimized = 0
         self._leave = LeaveRequest()
         self._has_told_of_leave = False
         self._asked_by: list[LeaveSignals | NoticePoller] = []
@@ -307,36 +260,22 @@ class Job:
         ValueError if the options of ``join`` or another module's ``sync`` do not allow it.
         """
         self._check_not_begun("replicate")
-        number = len(self._modules)
-        self._modules.append(module)
-        self._check_sync(sync)
-        for name, parameter in module.named_parameters():
-            if not parameter.requires_grad:
-                self._frozen[id(parameter)] = (name, parameter)
-            elif id(parameter) not in self._parameters:
-                self._parameters[id(parameter)] = (f"{number}.{name}" if number else name, parameter)
-        persistent = {id(each) for each in module.state_dict(keep_vars=True).values()}
-        for _, buffer in module.named_buffers():
-            if id(buffer) in persistent:
-                self._buffers.setdefault(id(buffer), buffer)
+        number = len(self._parts.modules)
+        if number and sync != self._sync:
+            raise ValueError(f"sync={sync!r}, but another module has sync={self._sync!r}: give all of them the same")
+        check_sync(sync, self.options)
+        self._sync = sync
+        self._parts.add_module(module)
         self.state.add(f"model.{number}", module)
         return module
 
     def optimizer(self, optimizer: AnyOptimizer) -> AnyOptimizer:
         """Have the optimizer run only when a step counts. Returns it. There may be several."""
         self._check_not_begun("optimizer")
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if id(parameter) not in self._parameters and id(parameter) not in self._frozen:
-                    shape = tuple(parameter.shape)
-                    raise ValueError(
-                        f"the optimizer has a parameter of shape {shape} that is of no replicated module: hand the "
-                        "module to job.replicate() first, and make the optimizer of its parameters"
-                    )
+        self._parts.add_optimizer(optimizer)
         self._hooks.append(optimizer.register_step_pre_hook(self._before_optimizer))
         self._hooks.append(optimizer.register_step_post_hook(self._after_optimizer))
-        self._optimizers.append(optimizer)
-        self.state.add(f"optimizer.{len(self._optimizers) - 1}", optimizer)
+        self.state.add(f"optimizer.{len(self._parts.optimizers) - 1}", optimizer)
         return optimizer
 
     def track(self, **parts: Stateful) -> None:
@@ -384,9 +323,7 @@ class Job:
         """
         if self._trainer is not None:
             raise StepError("job.steps() was called before; one job has one loop over its steps")
-        if not self._modules or not self._optimizers:
-            missing = "module: call job.replicate(model)" if not self._modules else "optimizer: call job.optimizer(...)"
-            raise StepError(f"the job has no {missing} before job.steps()")
+        self._parts.check_complete()
         if self._recorder is not None and self._sync is not None:
             raise ValueError("a ledger is of steps that all replicas commit together: leave out ledger, or sync")
         trainer = self._trainer = self._new_trainer(loader)
@@ -418,34 +355,14 @@ class Job:
                 self.close(gracefully=not error)
 
     def _new_trainer(self, loader: StepLoader) -> Trainer:
-        check_parts({name: part.state_dict() for name, part in self.state.parts.items()})
-        names = [name for name, _ in self._parameters.values()]
-        gradients = Gradients(
-            [parameter for _, parameter in self._parameters.values()], names, separate=self.options.exact
+        parts = self._parts
+        parts.begin()
+        trainer, gradients = make_trainer(
+            self._team, self.state, parts, loader, self, self.options, self._sync, self.world_size
         )
-        options = TrainerOptions(
-            batch=self.options.batch,
-            exact=self.options.exact,
-            seed=self.options.seed,
-            digest=self._digest(loader),
-            full_size=self.world_size // self.replica.size,
-        )
-        trainer: Trainer
-        if self._sync is None:
-            reduction: Reduction = TreeReduction() if self.options.exact else SumReduction()
-            buffers = Buffers(list(self._buffers.values()), separate=self.options.exact)
-            trainer = Trainer(self._team, self.state, gradients, buffers, reduction, loader, self, options)
-        else:
-            outer = make_outer_step(self._sync, self._modules)  # now, as its anchors are what the program has loaded
-            self.state.add("outer", outer)
-            trainer = RoundTrainer(
-                self._team, self.state, gradients, loader, self, options, strategy=self._sync, outer=outer
-            )
-        if all(part is not loader for part in self.state.parts.values()):
-            self.state.add("data", loader)  # one of the program's own
         trainer.is_leaving = self._is_leaving
         trainer.may_skip_optimizer = any(isinstance(part, torch.amp.GradScaler) for part in self.state.parts.values())
-        trainer.timer = step_timer(next(iter(self._parameters.values()))[1].device)
+        trainer.timer = step_timer(gradients.parameters[0].device)
         self._backward_start = BackwardStart(gradients.parameters, trainer.timer)
         trainer.health = self._new_health(has_scaler=trainer.may_skip_optimizer)
         if self._keeper is not None:
@@ -477,14 +394,9 @@ class Job:
             health,
             self.options.on_bad_step,
             self.options.replay,
-            parameters=dict(self._parameters.values()),
-            buffers={
-                f"{number}.{name}" if number else name: buffer
-                for number, module in enumerate(self._modules)
-                for name, buffer in module.named_buffers()
-                if id(buffer) in self._buffers
-            },
-            optimizers=self._optimizers,
+            parameters=self._parts.parameters,
+            buffers=self._parts.buffers,
+            optimizers=self._parts.optimizers,
             state=self.state,
             publish=self._publish,
             rank=self.rank,
@@ -653,20 +565,6 @@ class Job:
 
     # ---- checks
 
-    def _check_sync(self, sync: LocalSGD | DiLoCo | None) -> None:
-        if sync is not None and not isinstance(sync, (LocalSGD, DiLoCo)):
-            raise TypeError(f"sync={sync!r}: expected training.LocalSGD(...), training.DiLoCo(...) or None")
-        if len(self._modules) > 1 and sync != self._sync:
-            raise ValueError(f"sync={sync!r}, but another module has sync={self._sync!r}: give all of them the same")
-        if sync is not None and (self.options.exact or self.options.batch != "constant"):
-            raise ValueError(
-                f"sync={sync!r} does not go with exact=True or batch={self.options.batch!r}: replicas that compute "
-                "their steps alone have gradients and micro-batches of their own"
-            )
-        if sync is not None and (self.options.on_bad_step is not None or self.options.replay is not None):
-            raise ValueError(f"sync={sync!r} does not go with on_bad_step or replay: they decide for all in each step")
-        self._sync = sync
-
     def _check_not_begun(self, what: str) -> None:
         if self._trainer is not None:
             raise StepError(f"job.{what}() was called after job.steps(): hand everything over before the first step")
@@ -677,40 +575,8 @@ class Job:
         if self._trainer is None:
             raise StepError("optimizer.step() was called before job.steps(): call it inside of 'with step:'")
         self._trainer.check_optimizer()
-        known = sum(len(group["params"]) for each in self._optimizers for group in each.param_groups)
-        if known != self._num_optimized:
-            raise StepError(
-                f"the optimizers have {known} parameters, and had {self._num_optimized}: parameters that are added "
-                "after job.optimizer() are not reduced. Build the whole model first"
-            )
-        for name, parameter in self._frozen.values():
-            if parameter.requires_grad:
-                raise StepError(
-                    f"the parameter {name!r} requires gradients, and did not when the model was handed over, so they "
-                    "are not reduced. Let it require gradients before job.replicate(), and freeze it afterwards"
-                )
+        self._parts.check_unchanged()
 
     def _after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._trainer is not None:
             self._trainer.optimizer_stepped()
-
-    def _digest(self, loader: StepLoader) -> str:
-        """Return what all ranks must have in common, part by part."""
-        self._num_optimized = sum(len(group["params"]) for each in self._optimizers for group in each.param_groups)
-        model = [(name, tuple(each.shape), str(each.dtype)) for name, each in self._parameters.values()]
-        optimizers = [(type(each).__name__, sorted(each.defaults.items(), key=str)) for each in self._optimizers]
-        parts = {
-            "the model": model,
-            "the optimizers": optimizers,
-            "what is tracked": sorted(self.state.parts),
-            "the data": loader.digest(),
-            "the options": (self.options.batch, self.options.exact, self.options.seed),
-            "the health": (self.options.on_bad_step, self.options.replay, self.options.health),
-            "checkpoint": None if self.options.checkpoint is None else self.options.checkpoint.agreed,
-            "sync": None if self._sync is None else self._sync.key,
-        }
-        return ";".join(f"{name}={_hash(str(value))}" for name, value in parts.items())
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -306,7 +306,9 @@ class RoundTrainer(Trainer):
         # One source, as members are at different inner steps: two would send states of different rounds.
         source = next((place for place in same_shard if members[place].id in generation.sources), 0)
         self._waiting_for_state = ()
-        self._shares.not_ready = frozenset(place for place, each in enumerate(members) if each.id in generation.stateless)
+        self._shares.not_ready = frozenset(
+            place for place, each in enumerate(members) if each.id in generation.stateless
+        )
         if generation.is_restart:
             self._shares.not_ready = frozenset()
             self._sums.clear()
@@ -350,7 +352,7 @@ class RoundTrainer(Trainer):
             is_here = bool(self._table.steps_of(self._round)) and self._take_part(receiving)
             if not is_here and self._table.steps_of(self._round):
                 return  # and take part in the next round
-            self._has_received(receiving, wait=True)
+            self._transfers.has_come(receiving, wait=True)
             self._take(receiving)
         except (WorldBrokenError, WorldClosedError) as error:
             self._advance(error)
@@ -379,7 +381,7 @@ class RoundTrainer(Trainer):
                 self._sums.send(fragment, torch.zeros_like(self._outer.payload(fragment)))
         due = self._table.due(steps[-1])
         taken = self._means_of(due)
-        is_ready = self._has_received(receiving)
+        is_ready = self._transfers.has_come(receiving)
         own = self._facts_of_round(is_ready=is_ready)
         facts = self.team.replica.as_one(lambda: exchange(self.team.world, own))
         self._rounds_then.append(_QueuedRound(self._round, taken, means(facts)))

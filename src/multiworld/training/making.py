@@ -1,0 +1,71 @@
+"""Make the engine of a job from what its program has handed over."""
+
+from __future__ import annotations
+
+from .data.base import StepLoader
+from .engine.buffers import Buffers
+from .engine.gradients import Gradients
+from .engine.reduction import Reduction, SumReduction, TreeReduction
+from .engine.trainer import Observer, Trainer, TrainerOptions
+from .options import TrainingOptions
+from .parts import TrainedParts, digest_of
+from .recovery.state_parts import check_parts
+from .recovery.team import Team
+from .state import TrainingState
+from .sync.outer import make_outer_step
+from .sync.rounds import RoundTrainer
+from .sync.strategies import DiLoCo, LocalSGD
+
+
+def make_trainer(
+    team: Team,
+    state: TrainingState,
+    parts: TrainedParts,
+    loader: StepLoader,
+    observer: Observer,
+    options: TrainingOptions,
+    sync: LocalSGD | DiLoCo | None,
+    world_size: int,
+) -> tuple[Trainer, Gradients]:
+    """Raises TypeError that names a part of the state which cannot be sent to others."""
+    check_parts({name: part.state_dict() for name, part in state.parts.items()})
+    parameters = parts.parameters
+    gradients = Gradients(list(parameters.values()), list(parameters), separate=options.exact)
+    trainer_options = TrainerOptions(
+        batch=options.batch,
+        exact=options.exact,
+        seed=options.seed,
+        digest=digest_of(agreed(parts, state, loader, options, sync)),
+        full_size=world_size // options.replica_size,
+    )
+    trainer: Trainer
+    if sync is None:
+        reduction: Reduction = TreeReduction() if options.exact else SumReduction()
+        buffers = Buffers(list(parts.buffers.values()), separate=options.exact)
+        trainer = Trainer(team, state, gradients, buffers, reduction, loader, observer, trainer_options)
+    else:
+        outer = make_outer_step(sync, parts.modules)  # now, as its anchors are what the program has loaded
+        state.add("outer", outer)
+        trainer = RoundTrainer(team, state, gradients, loader, observer, trainer_options, strategy=sync, outer=outer)
+    if all(part is not loader for part in state.parts.values()):
+        state.add("data", loader)  # one of the program's own
+    return trainer, gradients
+
+
+def agreed(
+    parts: TrainedParts,
+    state: TrainingState,
+    loader: StepLoader,
+    options: TrainingOptions,
+    sync: LocalSGD | DiLoCo | None,
+) -> dict[str, object]:
+    """Return what all ranks must have in common, by the name that an error gives it."""
+    return {
+        **parts.described(),
+        "what is tracked": sorted(state.parts),
+        "the data": loader.digest(),
+        "the options": (options.batch, options.exact, options.seed),
+        "the health": (options.on_bad_step, options.replay, options.health),
+        "checkpoint": None if options.checkpoint is None else options.checkpoint.agreed,
+        "sync": None if sync is None else sync.key,
+    }
