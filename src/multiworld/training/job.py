@@ -6,8 +6,7 @@ import logging
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,7 +16,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..elastic.worker.places import place as launcher_place
-from ..errors import PeerLeftError, PeerSilentError, PeerStoppedError, WorldBrokenError
 from ..world.launcher.process_link import process_link
 from ..world.liveness import DEFAULT_LEASE_S
 from ..world.manager import WorldManager
@@ -36,13 +34,8 @@ from .engine.trainer import Trainer
 from .errors import StepError
 from .events import (
     LeaveAsked,
-    MemberLost,
-    MembershipChanged,
-    RecoveryPhase,
-    StateReceived,
     StepCommitted,
     TrainingEnded,
-    TrainingEvent,
     TrainingStarted,
 )
 from .health.backward_start import BackwardStart
@@ -55,10 +48,12 @@ from .loop_exit import is_left_by_error
 from .making import make_trainer
 from .options import TrainingOptions
 from .parts import TrainedParts
+from .publishing import Listener, Publisher
 from .recovery.agreement import Rules
 from .recovery.membership import Membership, MembershipOptions, OverError, new_member
 from .recovery.records import Generation
 from .recovery.team import Team
+from .recovery_events import RecoveryEvents
 from .replica.layout import check_replica_size
 from .replica.replica import Replica
 from .settings import settings_of
@@ -74,7 +69,6 @@ logger = logging.getLogger(__name__)
 
 Module = TypeVar("Module", bound=nn.Module)
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
-Listener = Callable[[TrainingEvent], None]
 
 
 def join(
@@ -178,7 +172,6 @@ class Job:
     ) -> None:
         self.options, self.rank, self.world_size = options, rank, world_size
         self.state = TrainingState()
-        self._listeners: list[Listener] = []
         self._parts = TrainedParts()
         self._sync: LocalSGD | DiLoCo | None = None
         self._hooks: list[Any] = []
@@ -219,6 +212,8 @@ class Job:
         self._team = Team(
             self._manager, self._membership, self.replica, name=options.name, backend=options.backend, store=store
         )
+        self._publisher = Publisher(options.name, rank, self._membership, self._view.take)
+        self._publish = self._publisher.publish
         self._keeper: CheckpointKeeper | None = None
         self._is_save_asked = self._is_save_due = False
         if options.checkpoint is not None:
@@ -357,8 +352,9 @@ class Job:
     def _new_trainer(self, loader: StepLoader) -> Trainer:
         parts = self._parts
         parts.begin()
+        recoveries = RecoveryEvents(self._publisher, self._team, lease_s=self.options.lease_s)
         trainer, gradients = make_trainer(
-            self._team, self.state, parts, loader, self, self.options, self._sync, self.world_size
+            self._team, self.state, parts, loader, self, recoveries, self.options, self._sync, self.world_size
         )
         trainer.is_leaving = self._is_leaving
         trainer.may_skip_optimizer = any(isinstance(part, torch.amp.GradScaler) for part in self.state.parts.values())
@@ -475,58 +471,9 @@ class Job:
 
     def listen(self, listener: Listener) -> None:
         """Call with each event from now on, on the training thread: it must be quick, and not raise."""
-        self._listeners.append(listener)
+        self._publisher.listen(listener)
 
-    def _publish(self, kind: type[TrainingEvent], **fields: Any) -> None:
-        generation = self._membership.generation
-        event = kind(
-            job=self.options.name,
-            member=self._membership.member.id,
-            rank=self.rank,
-            generation=0 if generation is None else generation.number,
-            **fields,
-        )
-        self._view.take(event)
-        for listener in self._listeners:
-            listener(event)
-
-    # ---- what the engine tells (see ``Observer``)
-
-    def recovery_began(self, step: int, error: WorldBrokenError | None) -> None:
-        if error is None:
-            return
-        lost_rank = -1
-        place = -1 if self._membership.generation is None else self._team.place_of(error)
-        if place >= 0:
-            lost_rank = self._team.generation.members[place].rank
-        if isinstance(error, PeerLeftError):  # its program left the loop over the steps
-            logger.info("step %d: rank %d has left", step, lost_rank)
-            return
-        logger.info("step %d: rank %d is lost: %s", step, lost_rank, error.cause)
-        self._publish(MemberLost, lost_rank=lost_rank, step=step, cause=type(error).__name__, detail=error.cause)
-        now = time.monotonic()
-        broke_at = self._team.broke_at or now  # this thread may hear of it first
-        silent_s = self.options.lease_s if isinstance(error, (PeerSilentError, PeerStoppedError)) else 0.0
-        self.recovery_phase("detect", step, now - broke_at + silent_s)  # from the last sign of life to here
-
-    def recovery_phase(self, name: str, step: int, took_s: float) -> None:
-        self._publish(RecoveryPhase, name=name, step=step, took_s=took_s)
-
-    def generation_began(self, before: Generation | None, now: Generation, step: int) -> None:
-        old = () if before is None else before.members
-        came = [each for each in now.members if each not in old]
-        if before is None and not now.is_restart:  # the others have trained before this member came
-            came = [each for each in came if each.id in now.stateless]
-        self._publish(
-            MembershipChanged,
-            step=step,
-            ranks=tuple(each.rank for each in now.members),
-            came=tuple(each.rank for each in came),
-            gone=tuple(each.rank for each in old if each not in now.members),
-        )
-
-    def state_received(self, step: int, size_bytes: int, sources: int, took_s: float) -> None:
-        self._publish(StateReceived, step=step, size_bytes=size_bytes, sources=sources, took_s=took_s)
+    # ---- what the engine tells of its steps (see ``StepObserver``)
 
     def step_committed(self, step: Step, generation: Generation, facts: Sequence[Facts], outcome: Outcome) -> None:
         if self._recorder is not None:

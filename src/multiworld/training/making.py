@@ -6,7 +6,7 @@ from .data.base import StepLoader
 from .engine.buffers import Buffers
 from .engine.gradients import Gradients
 from .engine.reduction import Reduction, SumReduction, TreeReduction
-from .engine.trainer import Observer, Trainer, TrainerOptions
+from .engine.trainer import RecoveryObserver, StepObserver, Trainer, TrainerOptions
 from .options import TrainingOptions
 from .parts import TrainedParts, digest_of
 from .recovery.state_parts import check_parts
@@ -22,7 +22,8 @@ def make_trainer(
     state: TrainingState,
     parts: TrainedParts,
     loader: StepLoader,
-    observer: Observer,
+    observer: StepObserver,
+    recoveries: RecoveryObserver,
     options: TrainingOptions,
     sync: LocalSGD | DiLoCo | None,
     world_size: int,
@@ -42,11 +43,13 @@ def make_trainer(
     if sync is None:
         reduction: Reduction = TreeReduction() if options.exact else SumReduction()
         buffers = Buffers(list(parts.buffers.values()), separate=options.exact)
-        trainer = Trainer(team, state, gradients, buffers, reduction, loader, observer, trainer_options)
+        trainer = Trainer(team, state, gradients, buffers, reduction, loader, observer, recoveries, trainer_options)
     else:
         outer = make_outer_step(sync, parts.modules)  # now, as its anchors are what the program has loaded
         state.add("outer", outer)
-        trainer = RoundTrainer(team, state, gradients, loader, observer, trainer_options, strategy=sync, outer=outer)
+        trainer = RoundTrainer(
+            team, state, gradients, loader, observer, recoveries, trainer_options, strategy=sync, outer=outer
+        )
     if all(part is not loader for part in state.parts.values()):
         state.add("data", loader)  # one of the program's own
     return trainer, gradients

@@ -54,8 +54,8 @@ class _WithoutError(Exception):
         self.places = places
 
 
-class Observer(Protocol):
-    """Hears what happens; see ``events``. Called on the training thread; must be quick."""
+class RecoveryObserver(Protocol):
+    """Hears of members that are lost and come; see ``events``. Called on the training thread; must be quick."""
 
     def recovery_began(self, step: int, error: WorldBrokenError | None) -> None: ...
 
@@ -64,6 +64,10 @@ class Observer(Protocol):
     def generation_began(self, before: Generation | None, now: Generation, step: int) -> None: ...
 
     def state_received(self, step: int, size_bytes: int, sources: int, took_s: float) -> None: ...
+
+
+class StepObserver(Protocol):
+    """Hears of steps. Called on the training thread; must be quick."""
 
     def step_committed(self, step: Step, generation: Generation, facts: Sequence[Facts], outcome: Outcome) -> None:
         """All members have complete gradients; the optimizers have not run yet."""
@@ -97,12 +101,13 @@ class Trainer:
         buffers: Buffers,
         reduction: Reduction,
         loader: StepLoader,
-        observer: Observer,
+        observer: StepObserver,
+        recoveries: RecoveryObserver,
         options: TrainerOptions,
     ) -> None:
         self.team, self.state, self.loader = team, state, loader
         self._gradients, self._buffers, self._reduction = gradients, buffers, reduction
-        self._observer, self._options = observer, options
+        self._observer, self._recoveries, self._options = observer, recoveries, options
         self._progress = StepProgress()
         self._facts: list[Facts] = []
         """Of the step before the present one, of all members; empty if they were not heard."""
@@ -436,7 +441,7 @@ class Trainer:
             torch.manual_seed(_seed_of(self._options.seed, self.state.step, -1))
         self._progress.is_complete = False
         if self._redo_began is not None:
-            self._observer.recovery_phase("redo", step.index, time.monotonic() - self._redo_began)
+            self._recoveries.recovery_phase("redo", step.index, time.monotonic() - self._redo_began)
             self._redo_began = None
         step.change(StepChange.COUNTED)
         self._observer.step_committed(step, generation, facts, outcome)
@@ -566,7 +571,7 @@ class Trainer:
     ) -> Generation | None:
         """Form the next generation. None: this member is a newcomer in it, though it had the state before."""
         before = None if self.team.membership.generation is None else self.team.generation
-        observer, number = self._observer, self.state.step
+        observer, number = self._recoveries, self.state.step
         observer.recovery_began(number, error if isinstance(error, WorldBrokenError) else None)
         if isinstance(error, WorldBrokenError):
             self.team.note(error)
@@ -630,7 +635,7 @@ class Trainer:
     def _take(self, receiving: Receiving) -> None:
         size_bytes = self._transfers.take(receiving)
         self._facts = []
-        self._observer.state_received(self.state.step, size_bytes, receiving.num_sources, receiving.took_s)
+        self._recoveries.state_received(self.state.step, size_bytes, receiving.num_sources, receiving.took_s)
 
     # ---- a newcomer
 

@@ -30,7 +30,7 @@ from ..engine.decision import decide, means
 from ..engine.facts import Facts
 from ..engine.gradients import Gradients
 from ..engine.step import Step, StepChange, StepPhase
-from ..engine.trainer import Observer, Trainer, TrainerOptions
+from ..engine.trainer import RecoveryObserver, StepObserver, Trainer, TrainerOptions
 from ..errors import StepError
 from ..health.timing import IDLE, OPTIMIZER, WAIT
 from ..recovery.records import Announcement, Generation
@@ -69,12 +69,13 @@ class RoundTrainer(Trainer):
         state: TrainingState,
         gradients: Gradients,
         loader: StepLoader,
-        observer: Observer,
+        observer: StepObserver,
+        recoveries: RecoveryObserver,
         options: TrainerOptions,
         strategy: LocalSGD | DiLoCo,
         outer: OuterStep,
     ) -> None:
-        super().__init__(team, state, gradients, Buffers([]), LocalReduction(), loader, observer, options)
+        super().__init__(team, state, gradients, Buffers([]), LocalReduction(), loader, observer, recoveries, options)
         self._strategy, self._outer = strategy, outer
         self._table = strategy.timetable()
         self._sums = OuterReduction(strategy.compress if isinstance(strategy, DiLoCo) else None)

@@ -1,0 +1,57 @@
+"""Say what happens to the members of a training: who was lost, how the others went on, and who came."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from ..errors import PeerLeftError, PeerSilentError, PeerStoppedError, WorldBrokenError
+from .events import MemberLost, MembershipChanged, RecoveryPhase, StateReceived
+from .publishing import Publisher
+from .recovery.records import Generation
+from .recovery.team import Team
+
+logger = logging.getLogger(__name__)
+
+
+class RecoveryEvents:
+    """The engine's ``RecoveryObserver``. ``lease_s``: for how long a member is silent before it counts as lost."""
+
+    def __init__(self, publisher: Publisher, team: Team, *, lease_s: float) -> None:
+        self._publisher, self._team, self._lease_s = publisher, team, lease_s
+
+    def recovery_began(self, step: int, error: WorldBrokenError | None) -> None:
+        if error is None:
+            return
+        place = self._team.place_of(error)
+        lost_rank = self._team.generation.members[place].rank if place >= 0 else -1
+        if isinstance(error, PeerLeftError):  # its program left the loop over the steps
+            logger.info("step %d: rank %d has left", step, lost_rank)
+            return
+        logger.info("step %d: rank %d is lost: %s", step, lost_rank, error.cause)
+        self._publisher.publish(
+            MemberLost, lost_rank=lost_rank, step=step, cause=type(error).__name__, detail=error.cause
+        )
+        now = time.monotonic()
+        broke_at = self._team.broke_at or now  # this thread may hear of it first
+        silent_s = self._lease_s if isinstance(error, (PeerSilentError, PeerStoppedError)) else 0.0
+        self.recovery_phase("detect", step, now - broke_at + silent_s)  # from the last sign of life to here
+
+    def recovery_phase(self, name: str, step: int, took_s: float) -> None:
+        self._publisher.publish(RecoveryPhase, name=name, step=step, took_s=took_s)
+
+    def generation_began(self, before: Generation | None, now: Generation, step: int) -> None:
+        old = () if before is None else before.members
+        came = [each for each in now.members if each not in old]
+        if before is None and not now.is_restart:  # the others have trained before this member came
+            came = [each for each in came if each.id in now.stateless]
+        self._publisher.publish(
+            MembershipChanged,
+            step=step,
+            ranks=tuple(each.rank for each in now.members),
+            came=tuple(each.rank for each in came),
+            gone=tuple(each.rank for each in old if each not in now.members),
+        )
+
+    def state_received(self, step: int, size_bytes: int, sources: int, took_s: float) -> None:
+        self._publisher.publish(StateReceived, step=step, size_bytes=size_bytes, sources=sources, took_s=took_s)

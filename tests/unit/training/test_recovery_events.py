@@ -1,0 +1,85 @@
+"""What is published of losses, recoveries and memberships, and by whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import cast
+
+from multiworld.errors import PeerDiedError, PeerLeftError, WorldBrokenError
+from multiworld.training.events import MemberLost, MembershipChanged, RecoveryPhase, TrainingEvent
+from multiworld.training.publishing import Publisher
+from multiworld.training.recovery.records import Generation, Member
+from multiworld.training.recovery.team import Team
+from multiworld.training.recovery_events import RecoveryEvents
+
+A, B, C = (Member(id=name, rank=rank, host="h") for rank, name in enumerate("abc"))
+
+
+@dataclass
+class FakeTeam:
+    """``lost``: the place of the member that broke the world."""
+
+    generation: Generation = field(default_factory=lambda: Generation(number=4, members=(A, C, B)))
+    member: Member = A
+    broke_at: float | None = None
+    lost: int = 1
+
+    def place_of(self, error: WorldBrokenError) -> int:
+        return self.lost
+
+
+def events_of(team: FakeTeam) -> tuple[RecoveryEvents, list[TrainingEvent]]:
+    seen: list[TrainingEvent] = []
+    publisher = Publisher("gpt", 0, team, seen.append)
+    return RecoveryEvents(publisher, cast(Team, team), lease_s=2.0), seen
+
+
+def test_a_loss_names_the_launchers_rank_of_the_member() -> None:
+    events, seen = events_of(FakeTeam())
+    events.recovery_began(7, PeerDiedError("gpt.4", 4, 1, "its socket closed"))
+    lost, detected = seen
+    assert isinstance(lost, MemberLost)
+    assert (lost.lost_rank, lost.step, lost.cause, lost.detail) == (2, 7, "PeerDiedError", "its socket closed")
+    assert (lost.job, lost.member, lost.rank, lost.generation) == ("gpt", "a", 0, 4)
+    assert isinstance(detected, RecoveryPhase)
+    assert detected.name == "detect"
+
+
+def test_a_loss_outside_of_the_worlds_of_the_training_names_no_rank() -> None:
+    events, seen = events_of(FakeTeam(lost=-1))
+    events.recovery_began(7, PeerDiedError("another", 4, 1, "its socket closed"))
+    assert isinstance(seen[0], MemberLost)
+    assert seen[0].lost_rank == -1
+
+
+def test_neither_an_admission_nor_a_member_that_left_is_a_loss() -> None:
+    events, seen = events_of(FakeTeam())
+    events.recovery_began(7, None)
+    events.recovery_began(7, PeerLeftError("gpt.4", 4, 1, "it left"))
+    assert not seen
+
+
+def test_a_new_generation_says_who_came_and_who_is_gone() -> None:
+    events, seen = events_of(FakeTeam())
+    events.generation_began(Generation(number=3, members=(A, B)), Generation(number=4, members=(A, C)), 9)
+    (changed,) = seen
+    assert isinstance(changed, MembershipChanged)
+    assert (changed.ranks, changed.came, changed.gone, changed.step) == ((0, 2), (2,), (1,), 9)
+
+
+def test_of_the_first_generation_that_a_newcomer_sees_only_those_without_state_came() -> None:
+    events, seen = events_of(FakeTeam())
+    events.generation_began(None, Generation(number=4, members=(A, B, C), stateless=("c",)), 9)
+    assert isinstance(seen[0], MembershipChanged)
+    assert seen[0].came == (2,)
+    events.generation_began(None, Generation(number=1, members=(A, B), is_restart=True), 0)
+    assert isinstance(seen[1], MembershipChanged)
+    assert seen[1].came == (0, 1)
+
+
+def test_listeners_hear_each_event_in_their_order() -> None:
+    heard: list[str] = []
+    publisher = Publisher("gpt", 0, FakeTeam(), lambda event: heard.append("first"))
+    publisher.listen(lambda event: heard.append("second"))
+    publisher.publish(RecoveryPhase, name="agree", step=1, took_s=0.1)
+    assert heard == ["first", "second"]
