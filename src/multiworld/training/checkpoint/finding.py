@@ -107,7 +107,8 @@ def candidates(directory: str | os.PathLike[str], *, hashes: bool = True) -> lis
         try:
             verify(each, hashes=hashes and not whole)
         except CheckpointDamagedError as problem:
-            logger.warning("%s", problem)
+            if Path(each.path).exists():  # else it was deleted meanwhile, as an old one
+                logger.warning("%s", problem)
         else:
             whole.append(each)
     return whole

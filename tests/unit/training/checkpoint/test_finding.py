@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from multiworld.training.checkpoint.finding import agree, candidates, newest, verify
+from multiworld.training.checkpoint import finding
+from multiworld.training.checkpoint.finding import Found, agree, candidates, newest, verify
 from multiworld.training.errors import CheckpointDamagedError, CheckpointVersionError
 from tests.checkpoints import Trained, only, write
 
@@ -59,6 +60,19 @@ def test_a_damaged_one_is_left_out_with_a_warning_that_names_the_file(
     assert found.step == 1
     (record,) = caplog.records
     assert f"step-00000002 is damaged: {name}: " in record.getMessage()
+
+
+def test_one_that_is_removed_while_it_is_looked_at_is_no_damaged_one(
+    two: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def remove_first(found: Found, *, hashes: bool = True) -> None:
+        if found.step == 1:
+            shutil.rmtree(found.path)
+        verify(found, hashes=hashes)
+
+    monkeypatch.setattr(finding, "verify", remove_first)
+    assert [each.step for each in candidates(two)] == [2]
+    assert not caplog.records
 
 
 def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
