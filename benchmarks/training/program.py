@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -33,7 +32,7 @@ from multiworld.world.world import World
 
 from .orders import Orders
 from .tasks import Sample
-from .worker import Worker
+from .worker import Worker, digest_of
 
 handed_over = [0]
 """Bytes that this rank gave to collectives."""
@@ -46,6 +45,7 @@ def main() -> None:
     parser.add_argument("--lease-s", type=float)
     parser.add_argument("--count-resources", action="store_true")
     parser.add_argument("--save-every", type=int, default=0)
+    parser.add_argument("--digests", action="store_true", help="write down the state before each step")
     parser.add_argument("--sync", choices=("diloco",))
     parser.add_argument("--sync-every", type=int, default=50)
     parser.add_argument("--sync-fragments", type=int, default=1)
@@ -77,6 +77,10 @@ def main() -> None:
     job.listen(_reporter(worker, options.count_resources))
     worker.orders.watch(task.middle(model), optimizer)
     for step in job.steps(loader, total=options.steps):
+        if options.digests:
+            worker.journal.write(
+                "state", step=step.index, digest=digest_of([model.state_dict(), optimizer.state_dict()])
+            )
         worker.orders.begin(step.index)
         worker.orders.flip(model)
         time.sleep(options.pause_s)
@@ -90,7 +94,7 @@ def main() -> None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             scheduler.step()
-    worker.ended(model, optimizer=_digest_of(optimizer.state_dict()))
+    worker.ended(model, optimizer=digest_of(optimizer.state_dict()))
 
 
 def _sync(options: argparse.Namespace) -> training.DiLoCo | None:
@@ -202,26 +206,6 @@ def _watch_recovery(orders: Orders) -> None:
     around(Membership, "agree", before="detect")
     around(Membership, "_announce", after="agree")
     around(Team, "_try_to_form", before="form")
-
-
-def _digest_of(state: Any) -> str:
-    found = hashlib.sha256()
-
-    def add(value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            found.update(value.detach().contiguous().numpy().tobytes())
-        elif isinstance(value, dict):
-            for key in sorted(value, key=str):
-                found.update(str(key).encode())
-                add(value[key])
-        elif isinstance(value, list | tuple):
-            for each in value:
-                add(each)
-        else:
-            found.update(repr(value).encode())
-
-    add(state)
-    return found.hexdigest()[:16]
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from ..elastic.journal import JournalWriter
 from .orders import Orders
 from .tasks import TASKS, Task
 
-__all__ = ["Worker", "digest"]
+__all__ = ["Worker", "digest", "digest_of"]
 
 
 class Worker:
@@ -93,4 +93,25 @@ def digest(model: nn.Module) -> str:
     for name, value in model.state_dict().items():
         found.update(name.encode())
         found.update(value.detach().contiguous().numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def digest_of(state: Any) -> str:
+    """Return a hash of all tensors and values of a nested state, bit by bit."""
+    found = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            found.update(value.detach().contiguous().numpy().tobytes())
+        elif isinstance(value, dict):
+            for key in sorted(value, key=str):
+                found.update(str(key).encode())
+                add(value[key])
+        elif isinstance(value, list | tuple):
+            for each in value:
+                add(each)
+        else:
+            found.update(repr(value).encode())
+
+    add(state)
     return found.hexdigest()[:16]
