@@ -12,13 +12,17 @@ from ..suite import Suite
 from . import beside, disturbed, faithful
 from .kills import kills
 from .overhead import checkpoints, overhead
+from .saves import killed_saves
 from .scheduled import schedules, simulated
 
 LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "overhead": ("steps while nothing fails, beside plain DDP", lambda o: overhead(o.alternations, o.steps)),
     "kill": ("one of four replicas killed in each phase", lambda o: kills(o.alternations, o.kills, o.seed)),
     "stop": ("one of four replicas stopped", lambda o: disturbed.stops(o.alternations)),
-    "cut": ("one of three hosts cut off (needs root)", lambda o: disturbed.cuts(o.alternations)),
+    "cut": (
+        "a host of three or four cut off, or two halves parted (needs root)",
+        lambda o: disturbed.cuts(o.alternations),
+    ),
     "two": ("two replicas killed, the second while the first is mended", lambda o: disturbed.doubles(o.pairs, o.seed)),
     "agent": ("an agent killed, the one with the store, too", lambda o: disturbed.agents(o.alternations)),
     "loss": ("the losses of 200 steps with five failures", lambda o: faithful.losses(o.alternations)),
@@ -31,6 +35,10 @@ LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     ),
     "growth": ("what is open after kills and joins", lambda o: faithful.growth(o.joins)),
     "save": ("a checkpoint every 20 steps, beside none", lambda o: checkpoints(o.alternations, o.steps)),
+    "killed-save": (
+        "a training process, its writer, or both killed in a save",
+        lambda o: killed_saves(o.saves, o.seed),
+    ),
     "resume": ("all replicas lost, on three instead of four again", lambda o: beside.resume(o.alternations)),
     "disk": ("a full disk under checkpoints (needs root)", lambda o: beside.full_disk()),
     "drain": ("one of two hosts asked to leave", lambda o: beside.drain(o.alternations)),
@@ -38,7 +46,7 @@ LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "slow": ("one of four ranks slower", lambda o: beside.slow(o.alternations, o.seed)),
     "diloco": ("bytes in rounds of 50 steps", lambda o: beside.diloco(o.steps)),
 }
-NOT_REPEATED = ("two", "samples", "simulated", "schedules", "growth", "disk", "diloco")
+NOT_REPEATED = ("two", "samples", "simulated", "schedules", "growth", "killed-save", "disk", "diloco")
 SUITE = Suite(
     name="training",
     lines=LINES,
@@ -54,6 +62,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=100, help="in all (default 100)")
     parser.add_argument("--pairs", type=int, default=20, help="of two that are killed (default 20)")
     parser.add_argument("--schedules", type=int, default=50, help="of kills, each a training (default 50)")
+    parser.add_argument("--saves", type=int, default=30, help="in which something is killed (default 30)")
     parser.add_argument("--joins", type=int, default=50, help="of what is open afterwards (default 50)")
     parser.add_argument("--quick", action="store_true", help="one alternation, 14 kills, 60 steps: not to be believed")
     options = parser.parse_args()
@@ -61,7 +70,7 @@ def _arguments() -> argparse.Namespace:
         parser.error(f"--alternations {options.alternations}: expected at least 1")
     if options.quick:
         options.alternations, options.kills, options.steps = 1, 14, 60
-        options.pairs, options.schedules, options.joins = 3, 3, 6
+        options.pairs, options.schedules, options.joins, options.saves = 3, 3, 6, 6
     return options
 
 

@@ -8,17 +8,18 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from multiworld.bench.report import Bound, Line
 from multiworld.bench.samples import median, percentile
-from multiworld.testing import Network, hosts_available
+from multiworld.testing import Host, Network, hosts_available
 from multiworld.world.liveness import DEFAULT_LEASE_S
 
 from ..elastic.job import TrialFailed
 from .run import Run
 from .sides import OURS
 
-__all__ = ["agents", "cuts", "doubles", "stops"]
+__all__ = ["agents", "committed_on_both", "cuts", "doubles", "start_on_hosts", "stops", "went_on"]
 
 ENDLESS = ["--steps", "1000000"]
 HANG_S = 10.0
@@ -63,17 +64,47 @@ def _commits_as_before(run: Run, pid: int, at: float) -> int:
     return sum(entry.at > at and entry["generation"] == before[-1] for entry in commits)
 
 
+@dataclass(frozen=True)
+class Partition:
+    """``apart``: the hosts of ``num_hosts`` that reach the others no more. Host 0 has the coordinator and the store."""
+
+    name: str
+    num_hosts: int
+    apart: frozenset[int]
+
+    def cut(self, hosts: Sequence[Host]) -> float:
+        """Return the monotonic time just before."""
+        if len(self.apart) == 1:
+            return hosts[min(self.apart)].cut()
+        at = time.monotonic()
+        for index in self.apart:
+            for other in set(range(self.num_hosts)) - self.apart:
+                hosts[index].drop(to=hosts[other], direction="both")
+        return at
+
+    def sides(self) -> tuple[frozenset[int], frozenset[int]]:
+        return frozenset(range(self.num_hosts)) - self.apart, self.apart
+
+
+PARTITIONS = (
+    Partition("a host of three cut off", 3, frozenset({2})),
+    Partition("the coordinator's host cut off", 3, frozenset({0})),
+    Partition("four hosts parted in two halves", 4, frozenset({2, 3})),
+    Partition("the coordinator's host of four cut off", 4, frozenset({0})),
+)
+
+
 def cuts(alternations: int) -> list[Line]:
-    """One of three hosts, a replica on each, is cut off: another than the first, then the one with the store."""
+    """A replica on each host. The larger side goes on; of two halves, one."""
     reason = hosts_available()
     if reason is not None:
         return [Line.not_measured("cut off", reason)]
     lines = []
-    for name, index in (("a host of three cut off", 2), ("the coordinator's host cut off", 0)):
-        took, both, failed = [], 0, 0
+    for partition in PARTITIONS:
+        name, took, both, failed = partition.name, [], 0, 0
         for number in range(alternations):
             try:
-                seconds, commits = _cut(index)
+                seconds, commits = _cut(partition)
             except TrialFailed as error:
                 failed += 1
                 print(f"  {name}: {error}", file=sys.stderr)
@@ -90,33 +121,45 @@ def cuts(alternations: int) -> list[Line]:
     return lines
 
 
-def _cut(index: int) -> tuple[float, int]:
-    """Return how long the others stood still, and how many steps the lone one committed after they went on."""
-    with Network(3) as network:
-        hosts = network.hosts
-        with Run(OURS, 1, ENDLESS) as run:
-            endpoint = f"{hosts[0].address}:{PORT}"
-            for number, host in enumerate(hosts):
-                run.start_node(host, endpoint=endpoint, num_hosts=3)
-                if number == 0:
-                    run.wait(lambda: "this agent coordinates" in run.nodes[0].output, 30.0, "a coordinator")
-            before = run.await_steady(3)
-            pids = {node: set(node.others()) for node in run.nodes}
-            (cut_off,) = [pid for pid in before.values() if pid in pids[run.nodes[index]]]
-            others = [pid for pid in before.values() if pid != cut_off]
-            at = hosts[index].cut()
+def _cut(partition: Partition) -> tuple[float, int]:
+    """Return how long those that go on stood still, and how many steps the others committed after that."""
+    with Network(partition.num_hosts) as network, Run(OURS, 1, ENDLESS) as run:
+        pids = start_on_hosts(run, network.hosts)
+        at = partition.cut(network.hosts)
+        sides = [[pids[index] for index in sorted(side)] for side in partition.sides()]
+        run.wait(lambda: any(went_on(run, side, at, len(pids)) for side in sides), 3 * HANG_S, "one side's next step")
+        (winner, loser) = sides if went_on(run, sides[0], at, len(pids)) else sides[::-1]
+        if len(winner) < len(loser):
+            raise TrialFailed(f"{len(winner)} of {len(pids)} go on, the smaller side")
+        seconds = went_on(run, winner, at, len(pids))
+        time.sleep(DEFAULT_LEASE_S + 1.0)  # what the others do meanwhile is looked at
+        run.journal.read()
+        return max(seconds) - at, len(committed_on_both(run, winner, loser, at, len(pids)))
 
-            def back() -> list[float]:
-                commits = run.commits(at)
-                found = [[each.at for each in commits.get(pid, ()) if each["replicas"] < 3] for pid in others]
-                return [times[0] for times in found if times]
 
-            run.wait(lambda: len(back()) == len(others), 3 * HANG_S, "the others' next step")
-            time.sleep(DEFAULT_LEASE_S + 1.0)  # what the lone one does meanwhile is looked at
-            run.journal.read()
-            steps = {each["step"] for pid in others for each in run.commits(at).get(pid, ())}
-            doubled = [each for each in run.commits(min(back())).get(cut_off, ()) if each["step"] in steps]
-            return max(back()) - at, len(doubled)
+def start_on_hosts(run: Run, hosts: Sequence[Host]) -> list[int]:
+    """Start a launcher with one replica on each host, the first one as coordinator. Returns the replica of each."""
+    endpoint = f"{hosts[0].address}:{PORT}"
+    for number, host in enumerate(hosts):
+        run.start_node(host, endpoint=endpoint, num_hosts=len(hosts))
+        if number == 0:
+            run.wait(lambda: "this agent coordinates" in run.nodes[0].output, 30.0, "a coordinator")
+    replicas = set(run.await_steady(len(hosts)).values())
+    return [pid for node in run.nodes for pid in replicas.intersection(node.others())]
+
+
+def went_on(run: Run, side: Sequence[int], at: float, num_before: int) -> list[float]:
+    """Return when each process of a side committed a step with fewer replicas than before; nothing if one has not."""
+    commits = run.commits(at)
+    found = [[each.at for each in commits.get(pid, ()) if each["replicas"] < num_before] for pid in side]
+    return [times[0] for times in found] if all(found) else []
+
+
+def committed_on_both(run: Run, winner: Sequence[int], loser: Sequence[int], at: float, num_before: int) -> set[int]:
+    """Return the steps that both sides have committed after the one that goes on did so."""
+    steps = {each["step"] for pid in winner for each in run.commits(at).get(pid, ())}
+    since = min(went_on(run, winner, at, num_before))
+    return {each["step"] for pid in loser for each in run.commits(since).get(pid, ()) if each["step"] in steps}
 
 
 def agents(alternations: int) -> list[Line]:
