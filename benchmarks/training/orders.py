@@ -115,12 +115,15 @@ class Orders:
         """Reach ``redo`` in the next forward: the step is completed without those that were lost."""
         self._is_redoing = True
 
+    def slows(self, part: str) -> bool:
+        return self._slow[0] == part
+
     @contextlib.contextmanager
     def slowed(self, part: str) -> Iterator[None]:
         """What is done in the block takes ``slow`` times as long, once that was ordered for this part."""
         began = time.perf_counter()
         yield
-        if self._slow[0] == part:
+        if self.slows(part):
             time.sleep((time.perf_counter() - began) * (self._slow[1] - 1))
 
     def watch(self, middle: nn.Module, optimizer: torch.optim.Optimizer) -> None:

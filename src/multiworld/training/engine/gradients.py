@@ -7,7 +7,7 @@ of finished micro-batches are still there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import torch
@@ -71,6 +71,9 @@ class Gradients:
         self.buckets = [FlatBucket(bucket, parameters) for bucket in lay_out(shapes)]
         self._sums = [bucket.views(bucket.sums, self.parameters) for bucket in self.buckets]
         self._reduced = [view for bucket in self.buckets for view in bucket.views(bucket.reduced, self.parameters)]
+        self._is_part = [
+            hasattr(each, "to_local") for each in parameters
+        ]  # asked for each gradient, it would cost more
         self.used: set[int] = set()
         """The parameters that had a gradient in this step."""
         self.late: set[int] = set()
@@ -78,8 +81,10 @@ class Gradients:
         self._is_fresh = [True] * len(self.buckets)  # nothing was added yet, and what is there is of another step
         self._taken: set[int] = set()
         self._order: list[int] | None = None  # in which gradients came, while that is learned
-        self._last_of: list[int] | None = None
-        self._hooks: list[RemovableHandle] = []
+        self._on_ready: Callable[[int], None] | None = None
+        """Set while a backward may hand over buckets."""
+        self._hooks: list[RemovableHandle] = []  # on all parameters while the order is learned, then on the last ones
+        self._is_learned = False
 
     def close(self) -> None:
         self._remove_hooks()
@@ -97,19 +102,17 @@ class Gradients:
         self._taken.clear()
         if self._separate:
             self._is_fresh = [True] * len(self.buckets)
-        if on_ready is None:
-            return
-        if self._last_of is None:
+        self._on_ready = on_ready
+        if on_ready is not None and not self._is_learned:
+            self._remove_hooks()  # of a micro-batch that was not ended
             self._order = []
             self._hooks = [_hook(each, partial(self._came, index)) for index, each in enumerate(self.parameters)]
-        else:
-            ready = partial(self._hand_over, on_ready)
-            self._hooks = [_hook(self.parameters[index], ready) for index in self._last_of]
 
     def end_micro_batch(self) -> None:
         """Backward is over: add the rest."""
-        self._remove_hooks()
+        self._on_ready = None
         if self._order is not None:
+            self._remove_hooks()
             self._learn(self._order)
             self._order = None
         for number in range(len(self.buckets)):
@@ -125,23 +128,33 @@ class Gradients:
                 bucket.sums.zero_()
                 self._is_fresh[number] = False
 
-    def apply(self, is_unused: Callable[[int], bool]) -> None:
-        """Let every ``.grad`` be the reduced gradient; None where no member had any."""
+    def apply(self, unused: Collection[int]) -> None:
+        """Let every ``.grad`` be the reduced gradient; None where no member had any: ``unused``, by index."""
         for index, view in self._reduced:
             parameter = self.parameters[index]
-            parameter.grad = None if is_unused(index) else like(parameter.data, view)
+            if index in unused:
+                parameter.grad = None
+            else:
+                parameter.grad = like(parameter.data, view) if self._is_part[index] else view
 
-    def _take(self, number: int) -> bool:
-        """Add the gradients of a bucket that are there to the sums. Returns whether there were any."""
-        pairs = []
+    def _take(self, number: int, *, only_all: bool = False) -> bool:
+        """Add the gradients of a bucket that are there to the sums. Returns whether there were any.
+
+        ``only_all``: take none as long as one is missing, and return False.
+        """
+        parameters, pairs, came = self.parameters, [], []
         for index, view in self._sums[number]:
-            grad = self.parameters[index].grad
+            grad = parameters[index].grad
             if grad is not None:
-                pairs.append((view, local(grad)))
-                self.parameters[index].grad = None
-                self.used.add(index)
+                pairs.append((view, local(grad) if self._is_part[index] else grad))
+                came.append(index)
+            elif only_all:
+                return False
         if not pairs:
             return False
+        for index in came:
+            parameters[index].grad = None
+        self.used.update(came)
         sums, is_fresh = self.buckets[number].sums, self._is_fresh[number]
         self._is_fresh[number] = False
         if is_fresh and len(pairs) == len(self._sums[number]) and not any(grad.is_sparse for _, grad in pairs):
@@ -153,14 +166,16 @@ class Gradients:
             view.add_(grad)
         return True
 
-    def _hand_over(self, on_ready: Callable[[int], None], parameter: Tensor) -> None:
+    def _hand_over(self, parameter: Tensor) -> None:
         """In backward: hand over the buckets that are complete, up to the first that is not."""
+        on_ready = self._on_ready
+        if on_ready is None:
+            return
         for number in range(len(self.buckets)):
             if number in self._taken:
                 continue
-            if any(self.parameters[index].grad is None for index, _ in self._sums[number]):
+            if not self._take(number, only_all=True):
                 return
-            self._take(number)
             self._taken.add(number)
             on_ready(number)
 
@@ -172,7 +187,9 @@ class Gradients:
         """Only where every parameter came, and once, is there a last one."""
         place = {index: number for number, index in enumerate(order)}
         if len(place) == len(order) == len(self.parameters):
-            self._last_of = [max((index for index, _ in views), key=place.__getitem__) for views in self._sums]
+            last_of = [max((index for index, _ in views), key=place.__getitem__) for views in self._sums]
+            self._hooks = [_hook(self.parameters[index], self._hand_over) for index in last_of]
+            self._is_learned = True
 
     def _remove_hooks(self) -> None:
         for hook in self._hooks:

@@ -434,7 +434,8 @@ class Trainer:
         if skips and has_scaler:  # it leaves the optimizer out by itself, and demands that there are gradients
             for reduced in self._reduced:
                 reduced.fill_(math.inf)
-        self._gradients.apply(lambda index: (skips and not has_scaler) or index in outcome.unused)
+        everything = range(len(self._gradients.parameters))
+        self._gradients.apply(everything if skips and not has_scaler else outcome.unused)
         if not skips:
             self._buffers.apply()
         if self._options.exact:

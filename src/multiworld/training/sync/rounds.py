@@ -147,7 +147,7 @@ class RoundTrainer(Trainer):
             self._reduce()
         progress = self._progress
         unused = set(range(len(self._gradients.parameters))) - self._gradients.used
-        self._gradients.apply(lambda index: index in unused)
+        self._gradients.apply(unused)
         step.values = means([self._facts_of_step()]) if self._round_then is None else self._round_then.values
         step.num_samples = len(progress.done) * self.loader.micro_batch
         self.state.step += 1

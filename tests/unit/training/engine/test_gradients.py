@@ -155,7 +155,7 @@ class Alone:
         else:
             for sums, bucket in zip(reduced, gradients.buckets, strict=True):
                 bucket.reduced.copy_(sums)
-        gradients.apply(lambda index: index not in gradients.used)
+        gradients.apply(set(range(len(self.parameters))) - gradients.used)
         return [each.grad for each in self.parameters]
 
     def hand_over(self, bucket: int) -> None:
