@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +15,9 @@ from multiworld.training.recovery.records import Announcement, Generation, LostM
 HANG_S = 10.0
 
 
-def test_each_sample_counts_once_in_a_thousand_random_kill_schedules() -> None:
-    for seed in range(1000):
+@pytest.mark.parametrize("first_seed", range(0, 1000, 100))
+def test_each_sample_counts_once_in_a_thousand_random_kill_schedules(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 100):
         training = killed_at_random(seed)
         try:
             furthest = max(each.step for each in training.processes.values())
@@ -25,8 +27,9 @@ def test_each_sample_counts_once_in_a_thousand_random_kill_schedules() -> None:
             raise AssertionError(f"seed {seed}: {error}") from error
 
 
-def test_whoever_is_left_goes_on_in_five_hundred_schedules_of_failures_in_a_recovery() -> None:
-    for seed in range(500):
+@pytest.mark.parametrize("first_seed", range(0, 500, 100))
+def test_whoever_is_left_goes_on_in_five_hundred_schedules_of_failures_in_a_recovery(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 100):
         try:
             training, next_step_s = hit_in_recovery(seed)
             assert next_step_s < HANG_S
