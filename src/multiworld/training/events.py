@@ -39,8 +39,9 @@ class TrainingStarted(TrainingEvent):
 class StepCommitted(TrainingEvent):
     """A step counts. ``values``: the means of what was recorded. ``took_s``: from the beginning of its first try.
 
-    ``seconds``: this rank's own time by part (``data``, ``forward``, ``backward``, ``optimizer``, ``wait``; what a rank
-    waits for others is ``wait``). ``redone``: how many micro-batches were computed a second time, of all ranks.
+    ``seconds``: this rank's own time by part (``data``, ``forward``, ``backward``, ``optimizer``, ``cpu wait``,
+    ``wait``). What a rank waits for others is ``wait``; for a processor that other processes had, ``cpu wait``.
+    ``redone``: how many micro-batches were computed a second time, of all ranks.
     """
 
     step: int

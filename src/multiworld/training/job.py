@@ -457,6 +457,7 @@ class Job:
             asked_by.close()
         if self._trainer is not None:
             self._trainer.close()
+            self._trainer.timer.close()
         if self._keeper is not None:
             self._keeper.close(is_complete=False, has_failed=not gracefully)
         self._team.close(gracefully=gracefully)

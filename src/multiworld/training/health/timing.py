@@ -2,8 +2,10 @@
 
 The engine says where the thread goes: into the loader, to the program, into a backward, to what it waits for. The
 time between two calls belongs to the part that was entered last, so parts never overlap, and what is not told is no
-part's. On a GPU the thread runs ahead of the device; ``CudaStepTimer`` records an event at each change and reads them
-when the step is over, without a synchronisation of its own.
+part's. What the thread waited for a processor that others had is taken out of the part, and is one of its own, ``cpu
+wait``: on a shared host it is longer than the work, and says nothing of this member. On a GPU the thread runs ahead of
+the device; ``CudaStepTimer`` records an event at each change and reads them when the step is over, without a
+synchronisation of its own.
 """
 
 from __future__ import annotations
@@ -16,25 +18,40 @@ from typing import Any, Final, Protocol
 
 import torch
 
+from .run_queue import RunQueue
+
 DATA: Final = "data"
 FORWARD: Final = "forward"
 BACKWARD: Final = "backward"
 OPTIMIZER: Final = "optimizer"
 WAIT: Final = "wait"
+CPU_WAIT: Final = "cpu wait"
+"""What the thread waited for a processor while it was in one of the parts above, without ``wait``."""
 IDLE: Final = ""
 """Time that is nobody's: what the program does between two steps."""
 
 
+class _Waited(Protocol):
+    """What ``RunQueue`` offers."""
+
+    def __call__(self) -> float: ...
+
+    def close(self) -> None: ...
+
+
 class StepTimer:
-    """Of one member, on its training thread. ``enter`` costs well under a microsecond.
+    """Of one member, on its training thread. ``enter`` costs a microsecond, and what ``waited_s`` costs.
+
+    ``waited_s``: how long the thread has waited for a processor so far, see ``RunQueue``.
 
     A hook of autograd may call ``enter`` from a thread of autograd, while the training thread waits in ``backward``:
     the two never run at once.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.perf_counter, waited_s: _Waited | None = None) -> None:
+        self._clock, self._waited_s = clock, waited_s
         self._part, self._since = IDLE, clock()
+        self._queued_since = 0.0 if waited_s is None else waited_s()
         self._seconds: dict[str, float] = {}
 
     @property
@@ -44,9 +61,15 @@ class StepTimer:
     def enter(self, part: str) -> None:
         """From now on the time is of this part."""
         now = self._clock()
+        queued = 0.0 if self._waited_s is None else self._waited_s()
         if self._part:
-            self._seconds[self._part] = self._seconds.get(self._part, 0.0) + now - self._since
-        self._part, self._since = part, now
+            took = now - self._since
+            if self._part != WAIT and queued > self._queued_since:
+                waited = min(queued - self._queued_since, took)
+                self._seconds[CPU_WAIT] = self._seconds.get(CPU_WAIT, 0.0) + waited
+                took -= waited
+            self._seconds[self._part] = self._seconds.get(self._part, 0.0) + took
+        self._part, self._since, self._queued_since = part, now, queued
 
     @contextmanager
     def within(self, part: str) -> Iterator[None]:
@@ -63,6 +86,11 @@ class StepTimer:
         self.enter(self._part)
         taken, self._seconds = self._seconds, {}
         return taken
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._waited_s is not None:
+            self._waited_s.close()
 
 
 class _Mark(Protocol):
@@ -121,5 +149,5 @@ def _on_device(on_thread: Mapping[str, float], marks: Sequence[tuple[str, _Mark]
 
 
 def step_timer(device: torch.device) -> StepTimer:
-    """Return the timer for a model on this device."""
-    return CudaStepTimer() if device.type == "cuda" else StepTimer()
+    """Return the timer for a model on this device, of the calling thread."""
+    return CudaStepTimer() if device.type == "cuda" else StepTimer(waited_s=RunQueue())

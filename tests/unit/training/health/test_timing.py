@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from multiworld.training.health.timing import BACKWARD, DATA, FORWARD, IDLE, OPTIMIZER, WAIT, CudaStepTimer, StepTimer
+from multiworld.training.health.timing import (
+    BACKWARD,
+    CPU_WAIT,
+    DATA,
+    FORWARD,
+    IDLE,
+    OPTIMIZER,
+    WAIT,
+    CudaStepTimer,
+    StepTimer,
+)
 
 
 class Clock:
@@ -67,6 +77,38 @@ def test_a_part_within_another_does_not_count_twice() -> None:
         clock.now += 5
     clock.now += 1
     assert timer.taken() == {BACKWARD: 2.0, WAIT: 5.0}
+
+
+class Queue:
+    """A thread that waits for a processor, as far as it is told."""
+
+    def __init__(self) -> None:
+        self.waited_s = 7.0
+
+    def __call__(self) -> float:
+        return self.waited_s
+
+    def close(self) -> None:
+        self.waited_s = 0.0
+
+
+def test_waiting_for_a_processor_is_no_work_of_the_part() -> None:
+    clock, queue = Clock(), Queue()
+    timer = StepTimer(clock, queue)
+    for part, works_s, waits_s in ((DATA, 1.0, 0.0), (BACKWARD, 2.0, 5.0), (WAIT, 1.0, 3.0), (DATA, 1.0, 0.5)):
+        timer.enter(part)
+        clock.now += works_s + waits_s
+        queue.waited_s += waits_s
+    assert timer.taken() == pytest.approx({DATA: 2.0, BACKWARD: 2.0, WAIT: 4.0, CPU_WAIT: 5.5})
+
+
+def test_a_part_is_never_shorter_than_nothing() -> None:
+    clock, queue = Clock(), Queue()
+    timer = StepTimer(clock, queue)
+    timer.enter(FORWARD)
+    clock.now += 1.0
+    queue.waited_s += 1.5  # it waited between the two looks, too
+    assert timer.taken() == {FORWARD: 0.0, CPU_WAIT: 1.0}
 
 
 def test_on_a_gpu_the_parts_are_timed_on_the_device_and_data_on_the_thread() -> None:
