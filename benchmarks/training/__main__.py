@@ -10,6 +10,7 @@ from multiworld.bench.report import Line
 
 from ..suite import Suite
 from . import beside, disturbed, faithful
+from .alarms import alarms
 from .kills import kills
 from .overhead import checkpoints, overhead
 from .saves import killed_saves
@@ -44,9 +45,10 @@ LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "drain": ("one of two hosts asked to leave", lambda o: beside.drain(o.alternations)),
     "flip": ("one bit of one of three replicas flipped", lambda o: beside.flip(o.alternations, o.seed)),
     "slow": ("one of four ranks slower", lambda o: beside.slow(o.alternations, o.seed)),
+    "alarms": ("slow ranks and false alarms, simulated", lambda o: alarms(o.noisy_steps, o.slow_ranks, o.seed)),
     "diloco": ("bytes in rounds of 50 steps", lambda o: beside.diloco(o.steps)),
 }
-NOT_REPEATED = ("two", "samples", "simulated", "schedules", "growth", "killed-save", "disk", "diloco")
+NOT_REPEATED = ("two", "alarms", "samples", "simulated", "schedules", "growth", "killed-save", "disk", "diloco")
 SUITE = Suite(
     name="training",
     lines=LINES,
@@ -64,6 +66,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--schedules", type=int, default=50, help="of kills, each a training (default 50)")
     parser.add_argument("--saves", type=int, default=30, help="in which something is killed (default 30)")
     parser.add_argument("--joins", type=int, default=50, help="of what is open afterwards (default 50)")
+    parser.add_argument("--noisy-steps", type=int, default=100_000, help="simulated at each setting (default 100,000)")
+    parser.add_argument("--slow-ranks", type=int, default=1000, help="simulated at each setting (default 1,000)")
     parser.add_argument("--quick", action="store_true", help="one alternation, 14 kills, 60 steps: not to be believed")
     options = parser.parse_args()
     if options.alternations < 1:
@@ -71,6 +75,7 @@ def _arguments() -> argparse.Namespace:
     if options.quick:
         options.alternations, options.kills, options.steps = 1, 14, 60
         options.pairs, options.schedules, options.joins, options.saves = 3, 3, 6, 6
+        options.noisy_steps, options.slow_ranks = 5000, 100
     return options
 
 

@@ -2,52 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import random
 from itertools import pairwise
+from statistics import median
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.training.noisy_machine import NoisyMachine, RecordedMachine
 from multiworld.training.engine.facts import Facts
 from multiworld.training.health.bad_steps import BadSteps, LossSpike
 from multiworld.training.health.digest import schedule
-from multiworld.training.health.slow_ranks import Own, Recovered, Slow, SlowRanks
+from multiworld.training.health.slow_ranks import Recovered, Slow, SlowRanks
+from multiworld.training.health.step_times import Own, StepTimes
 from multiworld.training.health.verdict import judge
 
 unhurried = settings(deadline=None)
-SHARES_S = {"data": 0.005, "forward": 0.015, "backward": 0.025, "optimizer": 0.005}
 WITHIN, WARM_UP = 20, 30
-
-
-class NoisyMachine:
-    """Steps of ``num`` members. Each part varies log-normally by ``sigma``, all together by 0.4, and one part in
-    twenty stalls for a time without a mean (Pareto). In ``bursts`` other work halves a core for up to five steps.
-    """
-
-    def __init__(self, num: int, seed: int, *, sigma: float, bursts: float = 0.0) -> None:
-        self._num, self._random, self._sigma, self._bursts = num, random.Random(seed), sigma, bursts
-        self._shared: dict[int, int] = {}
-
-    def step(self, slow: int = -1, **factors: float) -> dict[str, Own]:
-        together = math.exp(self._random.gauss(0, 0.4))
-        return {str(rank): self._own(rank, together, factors if rank == slow else {}) for rank in range(self._num)}
-
-    def _own(self, rank: int, together: float, factors: dict[str, float]) -> Own:
-        num_micro_batches = self._random.choice((2, 3))
-        if self._random.random() < self._bursts:
-            self._shared.setdefault(rank, self._random.randint(1, 5))
-        left = self._shared.pop(rank, 0)
-        if left > 1:
-            self._shared[rank] = left - 1
-        seconds = {}
-        for part, usual in SHARES_S.items():
-            took = usual * together * math.exp(self._random.gauss(0, self._sigma)) * factors.get(part, 1.0)
-            if self._random.random() < 0.05:
-                took *= 1 + self._random.paretovariate(1.2)
-            seconds[part] = took * (2.0 if left else 1.0) * (1 if part == "optimizer" else num_micro_batches)
-        return Own(seconds, num_micro_batches)
 
 
 def named(machine: NoisyMachine, slow: int, **factors: float) -> list[Slow | Recovered]:
@@ -77,7 +49,7 @@ def test_on_a_noisy_machine_nearly_every_slow_rank_is_named_in_time(num: int, pa
     for seed in range(30):
         found = named(NoisyMachine(num, seed, sigma=0.25), num - 1, **factors)
         hits += any(isinstance(each, Slow) and each.member == str(num - 1) and each.part == part for each in found)
-    assert hits >= 28
+    assert hits == 30
 
 
 @pytest.mark.parametrize("num", [2, 3, 4, 8])
@@ -86,6 +58,34 @@ def test_there_is_less_than_one_false_alarm_in_1000_steps_on_a_noisy_machine(num
     machine, ranks = NoisyMachine(num, num, sigma=0.25, bursts=0.01), SlowRanks()
     alarms = sum(isinstance(each, Slow) for _ in range(num_steps) for each in ranks.heard(machine.step()))
     assert alarms < num_steps / 1000
+
+
+@pytest.mark.parametrize("part", ["data", "backward"])
+@pytest.mark.parametrize("rank", [0, 3, 7])
+def test_each_recorded_rank_that_needs_twice_as_long_is_named_in_time_and_no_other(part: str, rank: int) -> None:
+    for start in range(rank, RecordedMachine.num_steps, 20):
+        machine, ranks = RecordedMachine(start), SlowRanks()
+        for _ in range(WARM_UP):
+            assert ranks.heard(machine.step()) == []
+        found = [each for _ in range(WITHIN) for each in ranks.heard(machine.step(rank, part))]
+        assert [(each.member, each.part) for each in found if isinstance(each, Slow)] == [(str(rank), part)]
+
+
+def test_nobody_is_named_in_the_recorded_steps() -> None:
+    machine, ranks = RecordedMachine(), SlowRanks()
+    assert [each for _ in range(RecordedMachine.num_steps) for each in ranks.heard(machine.step())] == []
+
+
+@unhurried
+@given(st.lists(st.floats(0, 1e3), min_size=2, max_size=9), st.floats(1.01, 3), st.floats(0, 0.5))
+def test_who_is_above_the_others_is_as_one_by_one(seconds: list[float], factor: float, share: float) -> None:
+    owns = {str(rank): Own({"forward": took, "backward": 1.0}, 1) for rank, took in enumerate(seconds)}
+    expected = []
+    for rank, took in enumerate(seconds):
+        usual = median(seconds[:rank] + seconds[rank + 1 :])
+        if took > usual * factor and (took - usual) / (usual + 1.0) >= share:
+            expected.append(str(rank))
+    assert [member for member, _ in StepTimes(owns).above("forward", factor, share)] == expected
 
 
 @unhurried

@@ -22,8 +22,9 @@ from .bad_steps import MAX_IN_A_ROW, BadSteps, OnBadStep
 from .digest import Piece, digests, schedule
 from .options import Health, Replay
 from .replay import GradientReplay
-from .slow_ranks import Own, Recovered, SlowRanks
+from .slow_ranks import Recovered, SlowRanks
 from .snapshot import Snapshot
+from .step_times import Own
 from .verdict import Verdict, judge
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from multiworld.training.health.slow_ranks import Own, Recovered, Slow, SlowRankPolicy, SlowRanks
+from multiworld.training.health.slow_ranks import CPU_WAIT_WINDOWS, Recovered, Slow, SlowRankPolicy, SlowRanks
+from multiworld.training.health.step_times import Own
 
 USUAL = {"data": 0.005, "forward": 0.015, "backward": 0.025, "optimizer": 0.005}
 
@@ -80,13 +81,66 @@ def test_a_replacement_is_not_judged_by_the_steps_of_the_one_before() -> None:
     assert len(heard(ranks, step("c", backward=3.0), 20)) == 1
     owns = step("c", backward=3.0)
     owns["d"] = owns.pop("c")
-    assert heard(ranks, owns, 16) == []
-    assert [each.member for each in heard(ranks, owns, 4)] == ["d"]
+    assert heard(ranks, owns, SlowRankPolicy().least - 1) == []
+    assert [each.member for each in heard(ranks, owns, 1)] == ["d"]
 
 
 def test_a_member_without_micro_batches_is_left_out() -> None:
     owns = {**step("b", backward=3.0), "new": Own({"wait": 1.0}, 0)}
     assert [each.member for each in heard(SlowRanks(), owns, 20)] == ["b"]
+
+
+def waiting(member: str, wait_s: float) -> dict[str, Own]:
+    """All wait for a processor as long as they work; that member ``wait_s``, for each micro-batch."""
+    return {
+        each: own._replace(seconds={**own.seconds, "cpu wait": 2 * (wait_s if each == member else 0.05)})
+        for each, own in step().items()
+    }
+
+
+def test_waiting_for_a_processor_makes_nobody_slow_for_a_while() -> None:
+    ranks = SlowRanks()
+    for _ in range(9):  # a hundred steps with a core for itself, then a hundred with a core that others have as well
+        assert heard(ranks, waiting("b", 0.0), 100) == []
+        assert heard(ranks, waiting("b", 1.0), 100) == []
+
+
+def test_a_member_whose_host_has_no_processor_for_it_is_named_in_the_end() -> None:
+    ranks, least = SlowRanks(), SlowRankPolicy().least * CPU_WAIT_WINDOWS
+    assert heard(ranks, waiting("b", 0.35), least - 1) == []
+    (slow,) = heard(ranks, waiting("b", 0.35), 1)
+    assert isinstance(slow, Slow)
+    assert (slow.member, slow.part) == ("b", "cpu wait")
+    assert slow.factor == pytest.approx(4.0)
+    assert slow.part_factor == pytest.approx(7.0)
+    (recovered,) = heard(ranks, waiting("b", 0.05), 200)
+    assert isinstance(recovered, Recovered)
+
+
+def test_a_long_stall_in_another_part_does_not_hide_which_part_is_slow() -> None:
+    ranks = SlowRanks()
+    found = heard(ranks, step("b", backward=3.0, forward=1000.0), 4) + heard(ranks, step("b", backward=3.0), 16)
+    assert [(each.member, each.part) for each in found if isinstance(each, Slow)] == [("b", "backward")]
+
+
+def test_a_member_that_is_slow_in_everything_is_named_with_what_costs_most() -> None:
+    (slow,) = heard(SlowRanks(), step("b", data=1.8, forward=1.8, backward=1.8, optimizer=1.8), 20)
+    assert isinstance(slow, Slow)
+    assert (slow.member, slow.part) == ("b", "backward")
+    assert slow.factor == pytest.approx(1.8)
+
+
+def test_a_member_that_becomes_slow_in_another_part_is_reported_again() -> None:
+    ranks = SlowRanks()
+    found = heard(ranks, step("b", backward=3.0), 20) + heard(ranks, step("b", data=11.0), 18)
+    assert [each.part for each in found if isinstance(each, Slow)] == ["backward", "data"]
+
+
+def test_slow_steps_short_of_a_majority_make_nobody_slow() -> None:
+    ranks, least = SlowRanks(), SlowRankPolicy().least
+    for _ in range(9):
+        assert heard(ranks, step("c", backward=5.0), least - 1) == []
+        assert heard(ranks, step(), SlowRankPolicy().window - least + 1) == []
 
 
 def test_a_policy_that_makes_no_sense_is_refused() -> None:
