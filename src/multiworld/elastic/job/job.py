@@ -28,6 +28,7 @@ from .actions import (
 )
 from .ending import Ending
 from .failure import FailureCause, WorkerFailure
+from .final_errors import Finality, finality
 from .layout import AgentInfo, Slot
 from .master import ORDER_S, MasterHost
 from .nodes import NodeChange, Nodes
@@ -71,6 +72,7 @@ class Job:
         self._stop_by = self._end_by = inf
         self._is_unsettled = False  # whether steps may be due
         self._failed_meanwhile: list[tuple[Slot, bool]] = []  # while it resumes; and whether by a fault of its own
+        self._refused: set[Slot] = set()  # whose workers ended last in an error that they would meet again
 
     @classmethod
     def resume(cls, plan: JobPlan, roster: Roster, *, now: float, dead: Collection[str] = ()) -> Job:
@@ -287,7 +289,10 @@ class Job:
             is_fault_of_its_own = returncode != -signal.SIGKILL or cause not in NOT_ITS_FAULT
             if cause is FailureCause.UNINTERRUPTIBLE:
                 self.restarts.kept_by_kernel.add(slot)
-            if self.phase is Phase.RUNNING:
+            hopeless = self._why_hopeless(slot, failure)
+            if self.phase is Phase.RUNNING and hopeless:
+                actions += self._fail(hopeless, now)
+            elif self.phase is Phase.RUNNING:
                 actions += self._worker_failed(slot, now, is_fault_of_its_own)
             elif self.phase is Phase.RESUMING:
                 self._failed_meanwhile.append((slot, is_fault_of_its_own))
@@ -385,6 +390,17 @@ class Job:
         when = f" in {delay_s:g} s" if delay_s else ""
         text = f"{what} started again{also}{when}"
         return [Record(kind="restart", text=text, fields={"worker": worker.id}), *self._stop(others, signal.SIGTERM)]
+
+    def _why_hopeless(self, slot: Slot, failure: WorkerFailure | None) -> str:
+        """Return why no start helps after this failure: it would come again, for the job or for each worker."""
+        found = Finality.NONE if failure is None or failure.traceback is None else finality(failure.traceback)
+        if found is Finality.NONE or failure is None:
+            self._refused.discard(slot)
+            return ""
+        self._refused.add(slot)
+        if found is Finality.WORKER and any(each not in self._refused for each in self._posts):
+            return ""
+        return f"nothing is started again, as the same error would come again: {failure.text}"
 
     def _fail(self, reason: str, now: float) -> list[Action]:
         """The job is given up: stop what runs, and end with what failed first."""

@@ -293,6 +293,40 @@ def test_a_budget_per_time_is_refilled() -> None:
     assert some.places[0].restarts == 5
 
 
+STEP_ERROR = "Traceback (most recent call last):\nmultiworld.training.errors.StepError: no optimizer.step()"
+SETUP_ERROR = "Traceback (most recent call last):\nmultiworld.training.errors.SetupError: rank 0 and rank 1 differ"
+
+
+def test_an_error_of_the_program_that_would_come_again_ends_the_job_at_once() -> None:
+    some = hosts(greets=True, budget=RestartBudget(max_restarts=3))
+    some.attach(agent("a"))
+    some.fail(1, returncode=1, traceback=STEP_ERROR, text="StepError: no optimizer.step()")
+    assert some.outcome is not None
+    assert some.outcome.text == (
+        "nothing is started again, as the same error would come again: StepError: no optimizer.step()"
+    )
+    assert len(some.started) == 2
+
+
+def test_a_job_ends_at_once_when_all_workers_were_refused() -> None:
+    some = hosts(greets=True, budget=RestartBudget(max_restarts=3))
+    some.attach(agent("a"))
+    some.fail(1, returncode=1, traceback=SETUP_ERROR)
+    assert some.outcome is None
+    some.fail(0, returncode=1, traceback=SETUP_ERROR)
+    assert some.outcome is not None
+    assert len(some.started) == 3
+
+
+def test_a_worker_that_alone_was_refused_is_started_again() -> None:
+    some = hosts(greets=True, budget=RestartBudget(max_restarts=3))
+    some.attach(agent("a"))
+    some.fail(1, returncode=1, traceback=SETUP_ERROR)
+    some.fail(1, returncode=1)  # it came further this time
+    some.fail(0, returncode=1, traceback=SETUP_ERROR)
+    assert some.outcome is None
+
+
 def test_survivors_of_a_lost_host_run_on_in_fewer_ranks_if_they_are_enough() -> None:
     some = hosts(1, 2, greets=True)
     some.attach(agent("a"))
