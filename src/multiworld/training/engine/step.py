@@ -111,14 +111,21 @@ class Step:
     ) -> bool:
         if error is not None:
             return self._runner.step_failed(self, error)
+        try:
+            self._check_complete()
+            self._runner.step_ended(self)
+        except StepError as wrong:
+            self._runner.step_failed(self, wrong)  # it tells the others: they must not take this one for lost
+            raise
+        self.change(StepChange.LEFT)
+        return False
+
+    def _check_complete(self) -> None:
         if self.phase is not StepPhase.COMMITTED:
             raise StepError(
                 f"step {self.index} was left before its micro-batches were over, so its gradients are not complete. "
                 "Let the loop over the step run to its end; to end the training, leave the loop over job.steps()"
             )
-        self._runner.step_ended(self)
-        self.change(StepChange.LEFT)
-        return False
 
 
 def _number(value: Any) -> float:

@@ -189,7 +189,9 @@ def membership_line(change: MembershipChanged, replica_size: int = 1) -> str:
     if change.came:
         parts.append(f"{_ranks(change.came)} came")
     told = f" ({', '.join(parts)})" if parts else ""
-    return f"{change.job}: {counted(len(change.ranks) // replica_size, 'replica')} go on with step {change.step}{told}"
+    num_replicas = len(change.ranks) // replica_size
+    go = "goes" if num_replicas == 1 else "go"
+    return f"{change.job}: {counted(num_replicas, 'replica')} {go} on with step {change.step}{told}"
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:

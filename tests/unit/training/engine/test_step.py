@@ -18,6 +18,8 @@ class Runner:
     def __init__(self) -> None:
         self.values: list[Mapping[str, float]] = []
         self.ended = False
+        self.failed: list[BaseException] = []
+        self.misses_optimizer = False
 
     def micro_batches(self, step: Step) -> Iterator[Any]:
         yield "first"
@@ -28,9 +30,12 @@ class Runner:
         self.values.append(values)
 
     def step_ended(self, step: Step) -> None:
+        if self.misses_optimizer:
+            raise StepError("no optimizer.step()")
         self.ended = True
 
     def step_failed(self, step: Step, error: BaseException) -> bool:
+        self.failed.append(error)
         if isinstance(error, OSError):
             step.change(StepChange.BROKE)
             return True
@@ -78,9 +83,19 @@ def test_an_error_of_the_program_leaves_the_block() -> None:
 
 
 def test_a_loop_that_is_left_early_is_an_error() -> None:
-    _, step = new_step()
-    with pytest.raises(StepError, match="left before its micro-batches were over"), step:
+    runner, step = new_step()
+    with pytest.raises(StepError, match="left before its micro-batches were over") as caught, step:
         next(iter(step))
+    assert runner.failed == [caught.value], "the others must hear of it, and not take this replica for lost"
+
+
+def test_a_step_without_its_optimizer_is_told_to_the_others() -> None:
+    runner, step = new_step()
+    runner.misses_optimizer = True
+    with pytest.raises(StepError, match="no optimizer") as caught:
+        run(step, lambda: None)
+    assert runner.failed == [caught.value]
+    assert step.phase is not StepPhase.OVER
 
 
 def test_a_block_without_the_loop_is_an_error() -> None:

@@ -99,3 +99,10 @@ def test_an_error_ends_the_line() -> None:
     assert written(run, in_place=False)["m001"].endswith(
         "gpt: ended after step 2: PoisonedStepError: step 3 failed 3 times\n"
     )
+
+
+def test_one_replica_goes_on_in_the_singular() -> None:
+    assert (
+        "gpt: 1 replica goes on with step 3 (without rank 1)\n"
+        in written(Run(num_members=2).steps(3).lose(1).steps(3), in_place=False)["m001"]
+    )
