@@ -141,16 +141,24 @@ def test_a_member_that_stands_still_is_done_without_and_comes_back_as_a_newcomer
         assert [each["ranks"] for each in ranks[0].events("members")][-1] == [0, 1, 2]
 
 
-def test_an_error_of_the_program_on_one_rank_ends_all_with_that_error_and_the_rank(store: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "kind", "message"),
+    [
+        ("forward 3", "ValueError", "bad sample in micro-batch"),
+        ("load 3", "SampleError", "sample 13 of step 3"),
+        ("no optimizer 3", "StepError", "step 3 ended without optimizer.step()"),
+    ],
+)
+def test_an_error_of_the_program_on_one_rank_ends_all_with_that_error_and_the_rank(
+    store: str, place: str, kind: str, message: str
+) -> None:
     with WorkerGroup() as group:
-        ranks = [
-            group.start(train, store, rank, 3, TOTAL, raises="forward 3" if rank == 2 else "") for rank in range(3)
-        ]
-        assert ranks[2].await_event("raised")["type"] == "ValueError"
+        ranks = [group.start(train, store, rank, 3, TOTAL, raises=place if rank == 2 else "") for rank in range(3)]
+        assert ranks[2].await_event("raised")["type"] == kind
         for other in ranks[:2]:
             raised = other.await_event("raised")
             assert raised["type"] == "PeerRaisedError"
-            assert "rank 2 in step 3: ValueError: bad sample in micro-batch" in raised["message"]
+            assert f"rank 2 in step 3: {kind}: {message}" in raised["message"]
 
 
 def test_optimizer_step_outside_of_a_step_is_refused(store: str) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import multiworld as mw
 from multiworld.testing.resources import measure
 from multiworld.testing.worker import report, wait_command
+from multiworld.training.errors import SampleError
 from multiworld.training.events import (
     MemberLost,
     MembershipChanged,
@@ -190,12 +191,15 @@ def train(
                     holder.at(f"forward {step.index}")
                     if raises == f"forward {step.index}":
                         raise ValueError(f"bad sample in micro-batch {number}")
+                    if raises == f"load {step.index}":
+                        raise SampleError(step.index, number, ("13",), "OSError: no file for 13", "")
                     loss.backward()  # type: ignore[no-untyped-call]
                     holder.at(f"backward {step.index}")
                     step.record(loss=loss)
                     numbers.append(number)
                 holder.at(f"optimizer {step.index}")
-                optimizer.step()
+                if raises != f"no optimizer {step.index}":
+                    optimizer.step()
             if step.committed:
                 report("did", step=step.index, numbers=numbers, loss=step.values["loss"])
                 holder.at(f"after {step.index}")

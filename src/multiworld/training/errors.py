@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from ..errors import MultiworldError, ReasonError
 
 
@@ -30,7 +32,7 @@ class PeerRaisedError(TrainingError):
     def __str__(self) -> str:
         return (
             f"the program raised on rank {self.rank} in step {self.step}: {self.error}. No process was lost, so the "
-            f"training ends on all ranks. There it came from:\n{self.traceback}"
+            f"training ends on all ranks. There it came from:\n{_quoted(self.traceback)}"
         )
 
 
@@ -141,7 +143,7 @@ class SampleError(TrainingError):
         samples = f"sample {self.samples[0]}" if len(self.samples) == 1 else f"samples {', '.join(self.samples)}"
         return (
             f"{samples} of step {self.step} (micro-batch {self.micro_batch}) cannot be loaded: {self.error}. Correct "
-            f"the dataset, or leave them out of it. There it came from:\n{self.traceback}"
+            f"the dataset, or leave them out of it. There it came from:\n{_quoted(self.traceback)}"
         )
 
 
@@ -196,3 +198,8 @@ class MiscomputingError(TrainingError):
             f"rank {self.rank} is wrong again in step {self.step}: {self.reason}. The others go on without it. Its "
             "host may compute or store wrongly: test its memory and its device, or drain it"
         )
+
+
+def _quoted(traceback: str) -> str:
+    """Return a traceback for a message, so that nobody takes it for the traceback of the error that quotes it."""
+    return textwrap.indent(traceback.replace("Traceback (most recent call last):", "Traceback:"), "  ")

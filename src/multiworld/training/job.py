@@ -15,7 +15,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ..channel.registry import find_channel
 from ..elastic.worker.places import place as launcher_place
+from ..world.joining.join_request import check_request
 from ..world.launcher.process_link import process_link
 from ..world.liveness import DEFAULT_LEASE_S
 from ..world.manager import WorldManager
@@ -146,6 +148,8 @@ def join(
         replay=replay,
         health=Health() if health is None else health,
     )
+    request = check_request(name, rank, world_size, store, backend, join_timeout_s, None, False)
+    find_channel(request.backend, request.device)  # here: the first world is formed in the first step
     place = launcher_place()
     if place is not None:
         rank = place.rank if rank is None else rank
