@@ -134,6 +134,46 @@ class CheckpointLoaded(TrainingEvent):
     took_s: float
 
 
+@message("copy_saved")
+@dataclass(frozen=True, kw_only=True)
+class CopySaved(TrainingEvent):
+    """This process's part of the state of step ``step`` is in its host's memory, and in those of ``copies`` others.
+
+    ``stall_s``: how long the training thread was held for it. ``took_s``: from then until all had it.
+    """
+
+    step: int
+    size_bytes: int
+    copies: int
+    stall_s: float
+    took_s: float
+
+
+@message("copy_failed")
+@dataclass(frozen=True, kw_only=True)
+class CopyFailed(TrainingEvent):
+    """Not all copies of this process's part of step ``step`` were made, for a ``reason``. The training goes on."""
+
+    step: int
+    reason: str
+
+
+@message("copy_loaded")
+@dataclass(frozen=True, kw_only=True)
+class CopyLoaded(TrainingEvent):
+    """This process took its part of the state of step ``step`` from memory.
+
+    ``source``: ``own`` is what a process with this part wrote, ``copy`` what another one kept. ``holder``: the rank
+    that read it, on whose host it was.
+    """
+
+    step: int
+    source: str
+    holder: int
+    size_bytes: int
+    took_s: float
+
+
 @message("training_ended")
 @dataclass(frozen=True, kw_only=True)
 class TrainingEnded(TrainingEvent):

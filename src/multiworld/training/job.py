@@ -24,6 +24,7 @@ from ..world.manager import WorldManager
 from ..world.processes.vitals import host_identity
 from ..world.world import World
 from .checkpoint.config import Checkpoint
+from .copies.plan import check_copies
 from .data.base import StepLoader
 from .data.map_loader import MapLoader
 from .data.opening import open_loader
@@ -66,6 +67,7 @@ from .view.view import View
 
 if TYPE_CHECKING:
     from .checkpoint.keeper import CheckpointKeeper
+    from .copies.keeper import CopyKeeper
 
 logger = logging.getLogger(__name__)
 
@@ -189,6 +191,8 @@ class Job:
         self._closed = False
         size = options.replica_size
         check_replica_size(size, world_size)
+        if options.checkpoint is not None:
+            check_copies(options.checkpoint.copies, size, world_size)
         member = new_member(rank, host_identity().hex())
         link = process_link()
         self._view = View(
@@ -219,13 +223,33 @@ class Job:
         self._publisher = Publisher(options.name, rank, self._membership, self._view.take)
         self._publish = self._publisher.publish
         self._keeper: CheckpointKeeper | None = None
-        self._is_save_asked = self._is_save_due = False
+        self._is_save_asked = self._is_save_due = self._is_complete = False
         if options.checkpoint is not None:
             from .checkpoint.keeper import CheckpointKeeper  # with DCP, which takes a second
 
             self._keeper = CheckpointKeeper(
                 options.checkpoint, job=options.name, member=member.id, state=self.state, publish=self._publish
             )
+        self._copies = self._new_copies(member.id)
+
+    def _new_copies(self, member: str) -> CopyKeeper | None:
+        config = self.options.checkpoint
+        if config is None or not config.copies:
+            return None
+        from .copies.keeper import CopyKeeper, run_of
+        from .copies.memory import HostMemory
+
+        memory = HostMemory(run_of(config.directory, self.options.name), self.replica.size)
+        return CopyKeeper(
+            memory,
+            copies=config.copies,
+            every_steps=config.copy_interval,
+            shard=self.replica.rank,
+            num_shards=self.replica.size,
+            member=member,
+            state=self.state,
+            publish=self._publish,
+        )
 
     def _join_world(self, store: str | None, name: str, rank: int, size: int) -> World:
         timeout_s = self.options.join_timeout_s
@@ -331,13 +355,14 @@ class Job:
             self._publish(TrainingStarted, step=self.state.step, total=total, pid=os.getpid())
             loader.expect(self.state.step, ())  # its workers start now, and not when the others wait for a newcomer
             yield from trainer.steps(total)
+            self._is_complete = not trainer.has_left
             reason = self._leave.reason or "it was asked to leave" if trainer.has_left else ""
         except OverError as over:
             reason = f"all {over.step} steps were done before this process came"
             logger.warning("training %r: %s; another training needs another name", self.options.name, reason)
             trainer.restart()  # the program may want the result
         except GeneratorExit:
-            error = trainer.failure
+            error = trainer.failure or self.replica.failure
             if not error and is_left_by_error(sys._getframe().f_back):
                 error = "the program raised an error between two steps"
             reason = "" if error else "the program left the loop over its steps"
@@ -368,6 +393,8 @@ class Job:
         if self._keeper is not None:
             trainer.saved_step, trainer.restart = self._keeper.saved_step, self._keeper.restart
             trainer.own_facts = self._own_facts
+        if self._copies is not None:
+            trainer.memory = self._copies
         trainer.ending.num_wanted = self._num_wanted
         return trainer
 
@@ -437,7 +464,10 @@ class Job:
         self._is_save_asked = True
 
     def _own_facts(self, step: int) -> MoreFacts:
-        return {"save": True} if self._is_save_asked else {}
+        facts: MoreFacts = {"save": True} if self._is_save_asked else {}
+        if self._copies is not None:
+            facts["copies"] = self._copies.own_facts()
+        return facts
 
     def close(self, *, gracefully: bool = True) -> None:
         """Leave all worlds and release everything. Idempotent.
@@ -465,6 +495,8 @@ class Job:
         if self._keeper is not None:
             self._keeper.close(is_complete=False, has_failed=not gracefully)
         self._team.close(gracefully=gracefully)
+        if self._copies is not None:
+            self._copies.close(is_complete=self._is_complete, has_failed=not gracefully)
         self._membership.close()
         for loader in self._loaders:
             loader.close()
@@ -497,6 +529,8 @@ class Job:
             self._keeper.on_members(generation.number, ready, ready[: self.replica.size] if is_sharded else None)
             self._is_save_due = outcome.save
             self._is_save_asked = self._is_save_asked and not outcome.save
+        if self._copies is not None and generation is self._team.generation:  # else not all members hear of this step
+            self._copies.heard(self._team.world, generation, facts)
 
     def step_applied(self, step: Step) -> None:
         trainer = self._trainer
@@ -514,6 +548,8 @@ class Job:
         since = trainer.savable_since
         if self._keeper is not None and since is not None:
             self._keeper.after_step(since, asked=self._is_save_due)
+        if self._copies is not None:
+            self._copies.after_step()
 
     # ---- checks
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from ...wire.messages import message, sparse
+from ..copies.plan import CopyFacts
 
 
 @message("facts")
@@ -28,7 +29,7 @@ class Facts:
     a forward has changed here; by index. ``late``: buckets that got gradients after their reduction had begun.
     ``inner_seconds``: if members meet in rounds, ``seconds`` of each of the last inner steps, by part; each had the
     micro-batches in ``done``. ``member``: its id. ``miscomputed``: the first parameter whose gradient was another one
-    when a micro-batch was computed a second time.
+    when a micro-batch was computed a second time. ``copies``: how its snapshots in memory stand; None without them.
     """
 
     step: int
@@ -47,6 +48,7 @@ class Facts:
     late: tuple[int, ...] = ()
     changed: tuple[int, ...] = ()
     miscomputed: str = ""
+    copies: CopyFacts | None = None
 
 
 class MoreFacts(TypedDict, total=False):
@@ -56,3 +58,4 @@ class MoreFacts(TypedDict, total=False):
     miscomputed: str
     is_finite: bool
     save: bool
+    copies: CopyFacts

@@ -10,6 +10,7 @@ from ..recovery.membership import ExcludedError
 from ..recovery.records import Announcement, Generation
 from ..recovery.team import Phase, Team
 from ..recovery.transfer import DamagedStateError
+from .memory import CopiesUnusableError
 
 logger = logging.getLogger(__name__)
 
@@ -48,4 +49,7 @@ class Regrouping:
                     team.note(broken)
             except DamagedStateError as damaged:
                 logger.warning("%s; it is asked for again", damaged)
+                team.world.abort()
+            except CopiesUnusableError as unusable:
+                logger.warning("%s; the members agree on another one", unusable)
                 team.world.abort()

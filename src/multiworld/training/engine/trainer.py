@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...errors import MultiworldError, WorldBrokenError, WorldClosedError
+from ..copies.plan import MemoryPlan
 from ..data.base import StepLoader
 from ..errors import SampleError, StepError
 from ..health.timing import DATA, FORWARD, IDLE, OPTIMIZER, WAIT, StepTimer
@@ -28,6 +29,7 @@ from .ending import Ending
 from .facts import Facts, MoreFacts
 from .gradients import FlatBucket, Gradients
 from .health import NoHealth, StepHealth
+from .memory import CopiesUnusableError, Memory, NoMemory
 from .missed_steps import MissedStep, MissedSteps
 from .program_error import MAX_TRIES, tell_others
 from .progress import StepProgress
@@ -135,6 +137,7 @@ class Trainer:
         self.saved_step: Callable[[], int] = lambda: -1
         self.restart: Callable[[], None] = lambda: None
         """Called on the member whose state all begin with: it loads the newest checkpoint, if there is one."""
+        self.memory: Memory = NoMemory()
         self.is_leaving: Callable[[], bool] = lambda: False
         self.own_facts: Callable[[int], MoreFacts] = lambda step: {}
         """Further fields of this member's ``Facts``, from the parts that look after the training's health."""
@@ -553,6 +556,7 @@ class Trainer:
             facts=tuple(self._facts) if self._has_state else (),
             digest=self._options.digest,
             saved_step=-1 if self._has_state else self.saved_step(),
+            snapshots=() if self._has_state else self.memory.snapshots(),
             looked_at=None if not self._is_computing or self._looked_at is None else tuple(sorted(self._looked_at)),
             is_over=self._is_over(),
         )
@@ -612,12 +616,15 @@ class Trainer:
             self._deal(self._done_elsewhere())
 
     def _begin_together(self, source: int, newcomers: list[int]) -> None:
-        """Nobody had any state: one member loads it, and all begin with it."""
-        world = self.team.world
+        """Nobody had any state: one member of each shard loads it, and all begin with it."""
+        world, plan = self.team.world, self.team.generation.memory
         self._looked_at = None
+        if plan is not None:
+            self._take_from_memory(plan)
         if self.team.place == source:
-            self.state.step = self._held_step
-            self.restart()
+            if plan is None:
+                self.state.step = self._held_step
+                self.restart()
             self._has_state = True
             if newcomers:
                 self._transfers.send(Sending(world, self.state.capture(), [source], newcomers))
@@ -626,6 +633,28 @@ class Trainer:
             self._transfers.has_come(receiving, wait=True)
             self._take(receiving)
         self._has_state = True
+        self.memory.begins(plan)
+
+    def _take_from_memory(self, plan: MemoryPlan) -> None:
+        """The sources load their shards. Raises CopiesUnusableError on all members if one of them cannot."""
+        team = self.team
+        is_well, error = False, None
+        try:
+            is_well = self.memory.fetch(team.world, team.generation, plan)
+        except (WorldBrokenError, WorldClosedError) as broken:
+            error = broken
+
+        def hear() -> list[Facts]:
+            if error is not None:
+                raise error
+            return exchange(team.world, Facts(step=plan.step, is_ready=is_well))
+
+        facts = team.replica.as_one(hear)
+        failed = [member.id for member, each in zip(team.generation.members, facts, strict=True) if not each.is_ready]
+        if failed:
+            self.memory.failed(plan, failed)
+            raise CopiesUnusableError(plan.step, len(failed))
+        self.memory.load()
 
     def _lose_state(self) -> None:
         """The others are ahead: what this process holds is of no use, unless all of them are lost."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..copies.plan import choose
 from ..replica.layout import lost_with, whole_replicas
 from .records import Announcement, Generation, LostMember, Member
 
@@ -130,8 +131,13 @@ def _first(situation: Situation, rules: Rules, number: int) -> Wait | Generation
         return _too_few("the training waits for members", len(members), rules.min_members)
     if len(members) < (rules.expected or rules.min_members) and situation.waited_s < rules.gather_s:
         return Wait("the training waits for all that the launcher starts")
-    source = max(members, key=lambda each: situation.said[each.id].saved_step)  # of equals the first
+    said = {each.id: situation.said[each.id] for each in members}
+    source = max(members, key=lambda each: said[each.id].saved_step)  # of equals the first
     sources = tuple(each.id for each in members if each.unit == source.unit)
+    held = {member: each.snapshots for member, each in said.items()}
+    memory = choose([*said], held, rules.replica_size, said[source.id].saved_step)
+    if memory is not None:
+        sources = memory.sources
     stateless = tuple(each.id for each in members if each.id not in sources)
     return Generation(
         number=number,
@@ -139,7 +145,8 @@ def _first(situation: Situation, rules: Rules, number: int) -> Wait | Generation
         stateless=stateless,
         sources=sources,
         is_restart=True,
-        digest=situation.said[source.id].digest,
+        memory=memory,
+        digest=said[source.id].digest,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...wire.messages import message, sparse
+from ..copies.plan import MemoryPlan, Snapshot
 from ..engine.facts import Facts
 
 
@@ -58,12 +59,12 @@ class LostMember:
 class Announcement:
     """A member wants to be in the next generation. It stands below the number of the present one.
 
-    ``step``: the next step that it has to do. ``done``: its finished micro-batches of that step. ``has_state``: False
-    of a newcomer. ``facts``: those of step ``step - 1``, if it heard them all. ``is_complete``: all members' gradients
-    of ``step`` are there, but not all facts. ``digest``: of the settings that must be equal. ``saved_step``: that of
-    the newest checkpoint which it can read, -1 without one. ``looked_at``: the buffers that ``step`` looks at, None:
-    all. ``is_over``: no step is left to do. ``raised``: the program ended with this error there (type and message),
-    ``traceback`` with it.
+    ``step``: the next step that it has to do. ``done``: its finished micro-batches of that step. ``has_state``:
+    False of a newcomer. ``facts``: those of step ``step - 1``, if it heard them all. ``is_complete``: all members'
+    gradients of ``step`` are there, but not all facts. ``digest``: of the settings that must be equal.
+    ``saved_step``: that of the newest checkpoint which it can read, -1 without one. ``snapshots``: those in memory
+    that it can read. ``looked_at``: the buffers that ``step`` looks at, None: all. ``is_over``: no step is left to
+    do. ``raised``: the program ended with this error there (type and message), ``traceback`` with it.
     """
 
     member: Member
@@ -75,6 +76,7 @@ class Announcement:
     lost: tuple[LostMember, ...] = ()
     digest: str = ""
     saved_step: int = -1
+    snapshots: tuple[Snapshot, ...] = ()
     looked_at: tuple[int, ...] | None = None
     is_over: bool = False
     raised: str = ""
@@ -101,6 +103,7 @@ class Generation:
     ``done``: finished micro-batches of ``step``, by id. ``looked_at``: the buffers that ``step`` looks at, None: all.
     ``facts``: of step ``step - 1``, for members that had all gradients of it, and not all facts. ``is_restart``: nobody
     has any state, so all begin from a checkpoint or anew.
+    ``memory``: they begin with what is in the memory of their hosts instead.
     ``was_restored``: it was put into a new store from memory, so its members may still have to come there.
     ``digest``: of the settings of all members.
     """
@@ -114,6 +117,7 @@ class Generation:
     looked_at: tuple[int, ...] | None = None
     facts: tuple[Facts, ...] = ()
     is_restart: bool = False
+    memory: MemoryPlan | None = None
     was_restored: bool = False
     digest: str = ""
 

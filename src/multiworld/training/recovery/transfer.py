@@ -87,7 +87,7 @@ class Sending:
             data[position:end].copy_(flat[part.index][part.begin : part.end])
             position = end
         is_first = world.rank == sources[0]
-        header = ShareHeader(parts=tuple(mine), digest="", tensors=tuple(map(_form_of, tensors)) if is_first else ())
+        header = ShareHeader(parts=tuple(mine), digest="", tensors=tuple(map(form_of, tensors)) if is_first else ())
         packed_rest = pack(rest if is_first else None)  # before the next step changes what is no tensor
         self._world = world
         self._operations: list[tuple[int, Operation[None]]] = []
@@ -146,17 +146,10 @@ class Receiving:
         Raises ValueError if it has none that is sharded as one of the sources'.
         """
         described = self._shares[0].header.tensors
-        own = {sharding_of(each): each for each in take_apart(templates)[0]}
         data = [empty_bytes(form.size_bytes) for form in described]
         for share in self._shares:
             share.fill(data)
-        tensors = []
-        for each, form in zip(data, described, strict=True):
-            if form.sharding and form.sharding not in own:
-                raise ValueError(f"the sources have a tensor sharded as {form.sharding}, and this model has none")
-            template = own[form.sharding] if form.sharding else None
-            tensors.append(tensor_of(each, getattr(torch, form.dtype), form.shape, template))
-        return put_together(self._shares[0].rest, tensors), sum(each.numel() for each in data)
+        return assemble(described, self._shares[0].rest, data, templates), sum(each.numel() for each in data)
 
 
 class _Share:
@@ -206,7 +199,24 @@ class _Share:
             position += size
 
 
-def _form_of(tensor: Tensor) -> TensorForm:
+def assemble(forms: Sequence[TensorForm], rest: Any, data: Sequence[Tensor], templates: Any) -> Any:
+    """Return the state of these forms, values and bytes, which become its tensors' memory.
+
+    ``templates``: a state of this process, whose DTensors tell the mesh. Raises ValueError if it has none that is
+    sharded as one of the state's.
+    """
+    own = {sharding_of(each): each for each in take_apart(templates)[0]}
+    tensors = []
+    for each, form in zip(data, forms, strict=True):
+        if form.sharding and form.sharding not in own:
+            raise ValueError(f"the sources have a tensor sharded as {form.sharding}, and this model has none")
+        template = own[form.sharding] if form.sharding else None
+        tensors.append(tensor_of(each, getattr(torch, form.dtype), form.shape, template))
+    return put_together(rest, tensors)
+
+
+def form_of(tensor: Tensor) -> TensorForm:
+    """Return what ``assemble`` needs to know of a tensor."""
     dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(local(tensor).shape)
     return TensorForm(size_bytes=bytes_of(tensor).numel(), dtype=dtype, shape=shape, sharding=sharding_of(tensor))
 

@@ -147,6 +147,11 @@ class Replica:
         if self.size > 1 and self._world is not None and self._world.error is not None:
             raise ReplicaBrokenError(self.index, self.rank, str(self._world.error)) from (error or self._world.error)
 
+    @property
+    def failure(self) -> str:
+        """Why this replica is broken; empty if it is not."""
+        return "" if self.size == 1 or self._world is None else str(self._world.error or "")
+
     def close(self, *, gracefully: bool) -> None:
         world, self._world = self._world, None
         if world is not None:

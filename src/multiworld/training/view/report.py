@@ -11,6 +11,7 @@ from statistics import median, median_low
 from ...observe.curve import CurvePoint, curve_of
 from ...wire.messages import Json
 from ..events import (
+    CopySaved,
     MemberLost,
     MembershipChanged,
     RecoveryPhase,
@@ -27,7 +28,16 @@ from .recoveries import Recovery, recoveries_of
 SLOW_FACTOR = 1.3
 SLOW_STEPS = 20
 MAX_NOTES = 200
-KNOWN = (TrainingStarted, StepCommitted, MemberLost, RecoveryPhase, MembershipChanged, StateReceived, TrainingEnded)
+KNOWN = (
+    TrainingStarted,
+    StepCommitted,
+    MemberLost,
+    RecoveryPhase,
+    MembershipChanged,
+    StateReceived,
+    CopySaved,
+    TrainingEnded,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,3 +43,26 @@ def test_the_directory_stays_where_it_was_when_the_program_changes_its_own(monke
 def test_a_wrong_setting_is_refused_with_its_name(settings: dict[str, Any], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         Checkpoint(**{"dir": "d", **settings})
+
+
+def test_copies_are_ten_times_as_frequent_as_checkpoints_unless_said() -> None:
+    assert Checkpoint("x", every_steps=500, copies=1).copy_interval == 50
+    assert Checkpoint("x", every_steps=3, copies=1).copy_interval == 1
+    assert Checkpoint("x", every_steps=500, copies=1, copy_every_steps=20).copy_interval == 20
+    assert Checkpoint("x", copies=1).agreed != Checkpoint("x").agreed
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "problem"),
+    [
+        ({"copies": -1}, ValueError, "copies=-1: give 0 or more"),
+        ({"copies": True}, TypeError, "copies=True"),
+        ({"copy_every_steps": 5}, ValueError, "needs copies=1"),
+        ({"copies": 1, "copy_every_steps": 0}, ValueError, "give 1 to every_steps=1000"),
+        ({"copies": 1, "copy_every_steps": 2000}, ValueError, "give 1 to every_steps=1000"),
+        ({"copies": 1, "copy_every_steps": 2.5}, TypeError, "give a whole number"),
+    ],
+)
+def test_copies_that_make_no_sense_are_refused(options: dict[str, float], error: type[Exception], problem: str) -> None:
+    with pytest.raises(error, match=problem):
+        Checkpoint("x", **options)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Unit tests of copies in the memory of hosts."""
