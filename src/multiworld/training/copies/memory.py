@@ -227,7 +227,7 @@ class HostMemory:
 
     def remove(self, files: Sequence[FileName]) -> None:
         for each in files:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, PermissionError):  # the latter: another user's
                 os.unlink(os.path.join(self.directory, str(each)))
 
     def _files(self) -> list[FileName]:
@@ -239,7 +239,9 @@ class HostMemory:
     def _bytes(self, name: FileName) -> Tensor:
         fd = os.open(os.path.join(self.directory, str(name)), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            size = os.fstat(fd).st_size
+            size, owner = os.fstat(fd).st_size, os.fstat(fd).st_uid
+            if owner != os.geteuid():  # anybody can make a file there
+                raise CopyDamagedError(str(name), f"it belongs to user {owner}")
             memory = mmap.mmap(fd, size, mmap.MAP_SHARED) if size else bytearray()
         finally:
             os.close(fd)

@@ -104,6 +104,14 @@ def test_a_copy_is_read_if_the_shards_own_snapshot_is_damaged(tmp_path: Path) ->
     assert not path.exists()
 
 
+def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(tmp_path, Trained().train(1))
+    another = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: another)
+    with pytest.raises(CopyDamagedError, match="belongs to user"):
+        HostMemory(RUN, 2, str(tmp_path)).read("x", 0)
+
+
 def test_without_memory_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(fd: int, offset: int, size: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

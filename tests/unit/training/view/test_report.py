@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from multiworld.observe.curve import Curve
-from multiworld.training.events import StepCommitted
+from multiworld.training.events import CopyLoaded, CopySaved, StepCommitted
 from multiworld.training.view.picture import nice_ticks, picture
 from multiworld.training.view.report import report_json, reports_of
 from multiworld.training.view.report_text import report_text
@@ -44,6 +44,17 @@ def test_the_text_says_what_happened() -> None:
     assert "rank 2 took 8 MB of state from 2 peers in 500 ms" in text
     assert "rank 1 was 2x slower than the middle rank in backward, in 25 steps from 52 to 76" in text
     assert "rank 0    m001         pid 101      steps 0 to 76          lost: PeerDiedError" in text
+
+
+def test_the_text_says_from_where_the_state_came() -> None:
+    run = Run(num_members=2, total=60).steps(20)
+    run.say(0, CopySaved, step=20, size_bytes=100, copies=1, stall_s=0.001, took_s=0.1)
+    run.say(1, CopyLoaded, step=20, source="copy", holder=0, size_bytes=100, took_s=0.5)
+    (report,) = reports_of(run.steps(40).end().in_order())
+    text = report_text(report, clock)
+
+    assert "rank 1  copy loaded: step 20, source copy, holder 0, size_bytes 100, took_s 0.5" in text
+    assert "copy saved" not in text  # there is one for each interval and process
 
 
 def test_the_members_that_were_lost_and_those_that_ended_are_told_apart() -> None:
