@@ -108,6 +108,10 @@ COVER: dict[tuple[str, str], tuple[str, ...]] = {
         f"{TRAINING}::test_the_first_training_survives_a_kill_of_any_rank",
     ),
     ("docs/training.md", "training.Checkpoint("): ("tests/process/test_training_checkpoint.py",),
+    ("docs/training.md", "-    dist.init_process_group"): (
+        f"{TRAINING}::test_the_lines_that_change_in_a_loop_with_fsdp2_are_those_of_the_examples",
+        "tests/process/test_training_example_programs.py",
+    ),
     ("docs/training.md", "ResilientArguments("): ("tests/process/test_training_integrations.py",),
     ("docs/training.md", "ResilientStrategy("): ("tests/process/test_training_integrations.py",),
     ("docs/tutorial.md", "timeout_s=5)\nexcept"): (

@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from tests import warm_programs
-from tests.examples.test_docs import code_block
+from tests.examples.test_docs import ROOT, code_block
 
 PAGE = "docs/training.md"
+EXAMPLES = ROOT / "examples"
 KILLS = {"step 100:": "1", "step 200:": "0"}
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_leaks")]
@@ -53,3 +54,13 @@ def test_the_first_training_survives_a_kill_of_any_rank(tmp_path: Path) -> None:
     assert list(losses) == [0, 100, 200], output
     assert losses[200] < 0.5 * losses[0]
     assert set(torch.load(tmp_path / "model.pt")) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+
+
+def test_the_lines_that_change_in_a_loop_with_fsdp2_are_those_of_the_examples() -> None:
+    changes = code_block(PAGE, "-    dist.init_process_group").splitlines()
+    assert sum(line.startswith("+") for line in changes) <= 15
+    for name, sign in (("train_fsdp2.py", "-"), ("train_from_fsdp2.py", "+")):
+        code = iter(line.partition("  #")[0].rstrip() for line in (EXAMPLES / name).read_text().splitlines())
+        for line in changes:
+            if line[0] in (" ", sign):
+                assert line[1:] in code, f"{name} has no line {line[1:]!r} after the one before it"

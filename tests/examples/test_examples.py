@@ -40,7 +40,8 @@ LAUNCHED_TRAININGS = {
     "train_from_torchrun.py",
     "train_resume.py",
 }  # run by tests/process/test_launched_training.py
-SHARDED_REPLICAS = "train_fsdp_replicas.py"  # run by tests/process/test_training_example_programs.py
+# run by tests/process/test_training_example_programs.py
+SHARDED_REPLICAS = {"train_fsdp_replicas.py", "train_fsdp2.py", "train_from_fsdp2.py"}
 REPLICAS = "train_replicas.py"  # run by tests/process/test_training_example.py
 FORERUNNERS = {"multiworld_asyncio.py", "single_world.py"}  # they go on until they are killed
 GENERATION = "serve_gpt.py"  # run by tests/process/test_serving_generation.py
@@ -56,7 +57,7 @@ def test_every_example_is_run_here() -> None:
         *LAUNCHED_TRAININGS,
         GENERATION,
         REPLICAS,
-        SHARDED_REPLICAS,
+        *SHARDED_REPLICAS,
     }
 
 
