@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 MAX_POINTS = 400
 
 CurvePoint = tuple[int, float]
 """A step and the mean of a value over the steps around it."""
 
+CurveMean = tuple[int, float, int]
+"""The last step of some, the mean of a value over them, and how many they are."""
+
 
 class Curve:
     """At most ``max_points`` points, however many steps come. A step that comes again cuts off what was after it."""
 
-    def __init__(self, max_points: int = MAX_POINTS) -> None:
+    def __init__(
+        self, max_points: int = MAX_POINTS, *, means: Sequence[CurveMean] = (), last: CurvePoint | None = None
+    ) -> None:
+        """``means`` and ``last``: of the curve that this one goes on with."""
         self._max_points = max(2, max_points)
-        self._per_point = 1  # steps
-        self._means: list[tuple[int, float, int]] = []  # the last step, the mean, and of how many values
-        self.last: CurvePoint | None = None
+        self._per_point = max((num for _, _, num in means), default=1)  # steps
+        self._means = list(means)
+        self.last = last
+
+    @property
+    def means(self) -> tuple[CurveMean, ...]:
+        return tuple(self._means)
 
     @property
     def points(self) -> list[CurvePoint]:
@@ -57,6 +67,6 @@ def curve_of(values: Iterable[CurvePoint], max_points: int = MAX_POINTS) -> list
     return curve.points
 
 
-def _joined(points: list[tuple[int, float, int]]) -> tuple[int, float, int]:
+def _joined(points: list[CurveMean]) -> CurveMean:
     num = sum(each[2] for each in points)
     return points[-1][0], sum(mean * each_num for _, mean, each_num in points) / num, num

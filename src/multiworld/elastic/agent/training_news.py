@@ -38,9 +38,9 @@ class TrainingNews:
     def repeat(self) -> None:
         """Another coordinator may not have heard of it."""
         for fault in self._faults.values():
-            self._report(TrainingTold(news=fault))
+            self._report(TrainingTold(news=fault, is_repeated=True))
         for news in self._latest.values():
-            self._report(TrainingTold(news=news))
+            self._report(TrainingTold(news=news, is_repeated=True))
 
     def _fault(self, fault: TrainingFault) -> None:
         known = self._faults.get((fault.name, fault.key))

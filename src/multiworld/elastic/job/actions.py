@@ -234,9 +234,13 @@ class RosterWanted:
 @message("training told")
 @dataclass(frozen=True, kw_only=True)
 class TrainingTold:
-    """A worker of this host tells how its training stands, or that its membership has changed."""
+    """A worker of this host tells how its training stands, or that its membership has changed.
+
+    ``is_repeated``: the coordinator before was told so.
+    """
 
     news: Trained | TrainingFault
+    is_repeated: bool = False
 
 
 Report = Greeted | InWorld | Exited | MasterOpened | Runs | Interrupted | RosterWanted | TrainingTold

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ...observe.curve import Curve
+from ...observe.curve import Curve, CurveMean, CurvePoint
 from ...wire.messages import Json
 from ...world.launcher.news import Trained, TrainingFault
 from .actions import Record
@@ -58,6 +58,19 @@ class TrainingStatus:
     faults: tuple[FaultStatus, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class KnownTraining:
+    """All that a coordinator knows of a training, for the next one. ``means`` and ``point``: of its loss curve."""
+
+    name: str
+    last: Trained | None
+    at: float
+    means: tuple[CurveMean, ...]
+    point: CurvePoint | None
+    faults: tuple[FaultStatus, ...]
+    num_faults: Mapping[str, int]
+
+
 class _Training:
     def __init__(self) -> None:
         self.last: Trained | None = None
@@ -66,21 +79,58 @@ class _Training:
         self.faults: dict[str, FaultStatus] = {}
         self.num_faults: dict[str, int] = {}
 
+    @classmethod
+    def resumed(cls, known: KnownTraining) -> _Training:
+        training = cls()
+        training.last, training.at = known.last, known.at
+        training.curve = Curve(MAX_POINTS, means=known.means, last=known.point)
+        training.faults = {each.key: each for each in known.faults}
+        training.num_faults = dict(known.num_faults)
+        return training
+
+    def known(self, name: str) -> KnownTraining:
+        return KnownTraining(
+            name=name,
+            last=self.last,
+            at=self.at,
+            means=self.curve.means,
+            point=self.curve.last,
+            faults=tuple(self.faults.values()),
+            num_faults=dict(self.num_faults),
+        )
+
 
 class Trainings:
-    """``is_recorded(kind, key)``: whether the job's events have a fault, told to this coordinator or one before it."""
+    """``is_recorded(kind, key)``: whether the job's events have a fault, told to this coordinator or one before it.
 
-    def __init__(self, is_recorded: Callable[[str, str], bool] = lambda kind, key: False) -> None:
+    ``known``: what the coordinator before knew.
+    """
+
+    def __init__(
+        self,
+        is_recorded: Callable[[str, str], bool] = lambda kind, key: False,
+        *,
+        known: Iterable[KnownTraining] = (),
+    ) -> None:
         self._is_recorded = is_recorded
-        self._trainings: dict[str, _Training] = {}
+        self._trainings = {each.name: _Training.resumed(each) for each in known}
 
-    def take(self, news: Trained | TrainingFault, *, at: float) -> list[Record]:
-        """Take in what a worker said; return what is to be recorded of it. ``at``: now, in Unix time."""
+    @property
+    def known(self) -> tuple[KnownTraining, ...]:
+        """All that is known, for the next coordinator."""
+        return tuple(each.known(name) for name, each in self._trainings.items())
+
+    def take(self, news: Trained | TrainingFault, *, at: float, is_repeated: bool = False) -> list[Record]:
+        """Take in what a worker said; return what is to be recorded of it. ``at``: now, in Unix time.
+
+        ``is_repeated``: it was told to the coordinator before, and may be older than what is known.
+        """
         training = self._trainings.setdefault(news.name, _Training())
         for oldest in list(self._trainings)[:-MAX_TRAININGS]:
             del self._trainings[oldest]
         if isinstance(news, Trained):
-            self._stands(training, news, at)
+            if not is_repeated or training.last is None or news.step > training.last.step:
+                self._stands(training, news, at)
             return []
         return self._changed(training, news, at)
 
@@ -110,7 +160,7 @@ class Trainings:
         )
 
     def curves(self) -> dict[str, tuple[tuple[int, float], ...]]:
-        """Return the points of each training's loss curve, as far as this coordinator has been told."""
+        """Return the points of each training's loss curve."""
         return {name: tuple(each.curve.points) for name, each in self._trainings.items()}
 
     @staticmethod

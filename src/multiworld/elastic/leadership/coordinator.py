@@ -14,12 +14,13 @@ from ..job import actions
 from ..job.job import Job, Phase
 from ..job.layout import AgentInfo
 from ..job.roster import Roster, RosterEntry
-from ..job.trainings import Trainings
+from ..job.trainings import KnownTraining
 from .election import SMALL_JOB, heirs, may_succeed
 from .event_log import EventLog
 from .mailroom import Mailroom
 from .messages import AGENT_MESSAGES, AgentMessage, Attach, Ended, EventsTold, EventsWanted, Welcome
 from .outbox import Outbox
+from .training_log import TrainingLog
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,9 @@ class Coordinator:
         events: EventLog,
         send: Callable[[str, AgentMessage], None],
         on_over: Callable[[actions.Outcome], None],
+        trainings: Iterable[KnownTraining] = (),
     ) -> None:
+        """``trainings``: what the coordinator before knew of them."""
         self._loop, self.job, self._store = loop, job, store
         self.agent_id = agent_id
         """The agent that coordinates."""
@@ -61,7 +64,10 @@ class Coordinator:
         self._mailroom = Mailroom(self._outbox)
         self._roster_due = False
         self.events = events
-        self.trainings = Trainings(self._is_recorded)
+        self._training_log = TrainingLog(
+            agent_id=agent_id, send=self._outbox.post, is_recorded=self._is_recorded, known=trainings
+        )
+        self.trainings = self._training_log.trainings
         self._closed = False
         self._outcome: actions.Outcome | None = None  # until every agent was told
 
@@ -124,6 +130,7 @@ class Coordinator:
         """An agent that we know, with the workers that we know of, has another connection."""
         agent_id = attach.agent.id
         self.events.introduced(agent_id, attach.segments)
+        self._training_log.introduced(agent_id)
         self._carry_out(self.job.agent_returned(agent_id, attach.workers, time.monotonic(), attach.master))
 
     def knows(self, attach: Attach) -> bool:
@@ -169,7 +176,7 @@ class Coordinator:
         elif isinstance(report, actions.Interrupted):
             self._carry_out(self.job.interrupted(report.signum, now, report.why))
         elif isinstance(report, actions.TrainingTold):
-            for record in self.trainings.take(report.news, at=time.time()):
+            for record in self._training_log.take(report):
                 self.record(record)
         elif isinstance(report, actions.RosterWanted):
             in_full = agent_id in may_succeed(self._attached, self.agent_id)
@@ -288,6 +295,7 @@ class Coordinator:
 
     def _tell_roster(self) -> None:
         self.events.attached(self._attached)
+        self._training_log.attached(self._attached)
         if len(self._attached) <= SMALL_JOB:  # each must know the others should this agent die in the next moment
             self._tell_everybody()
         else:

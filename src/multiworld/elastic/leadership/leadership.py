@@ -21,6 +21,7 @@ from ..job.job import Job, Phase
 from ..job.layout import AgentInfo
 from ..job.plan import JobPlan
 from ..job.roster import Roster
+from ..job.trainings import KnownTraining
 from ..rendezvous.base import Address, Rendezvous
 from . import messages
 from .callers import Callers
@@ -78,6 +79,7 @@ class Leadership:
         self._absence = Absence(lease_s=lease_s, now=_time_passed())
         self._search: Operation[None] | None = None
         self._events = EventCopy(self.report)
+        self._trainings: tuple[KnownTraining, ...] = ()  # as the coordinator told it last
         self.on_leading: Callable[[Coordinator | None], None] = lambda coordinator: None
         """Told when this agent begins to coordinate, and, with None, when it does no longer."""
         self.on_control: Callable[[Link, messages.Asked | messages.Answered], None] = lambda link, message: None
@@ -300,6 +302,7 @@ class Leadership:
             number=number,
             history=self._events.history,
             before=self._roster,
+            trainings=self._trainings,
             callers=self._callers.introductions,
             lookouts=self._rendezvous.lookouts,
             obey=self._obey,
@@ -347,6 +350,7 @@ class Leadership:
         self._go(RoleChange.STEPPED_DOWN)
         self._rendezvous.withdraw()
         self._roster = self._term.coordinator.roster
+        self._trainings = self._term.coordinator.trainings.known
         self.on_leading(None)
         self._term.close()
         self._term = None
@@ -445,6 +449,8 @@ class Leadership:
             self.end(message.outcome, of_job=message.of_job)
         elif isinstance(message, (messages.EventsTold, messages.EventsWanted)):
             self._events.heard(message)
+        elif isinstance(message, messages.TrainingsKnown):
+            self._trainings = message.trainings
         elif isinstance(message, Reset):
             self._agent.fence(self._attach_anew, forgets=True)
         elif isinstance(message, Order):

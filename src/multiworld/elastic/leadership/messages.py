@@ -13,6 +13,7 @@ from ..job.actions import Master, Order, Outcome, Report, WorkerReport
 from ..job.history import Event, Segment
 from ..job.layout import AgentInfo
 from ..job.roster import Roster, RosterChange
+from ..job.trainings import KnownTraining
 from ..rendezvous.base import Address
 
 
@@ -128,6 +129,14 @@ class EventsWanted:
     last: int
 
 
+@message("trainings")
+@dataclass(frozen=True, kw_only=True)
+class TrainingsKnown:
+    """What the coordinator knows of all trainings, for an agent that may succeed it."""
+
+    trainings: tuple[KnownTraining, ...]
+
+
 @message("asked")
 @dataclass(frozen=True, kw_only=True)
 class Asked:
@@ -164,6 +173,7 @@ AgentMessage = (
     | RosterChanged
     | EventsTold
     | EventsWanted
+    | TrainingsKnown
     | Asked
     | Answered
     | Order

@@ -16,6 +16,7 @@ from ..job.job import Job
 from ..job.layout import AgentInfo
 from ..job.plan import JobPlan
 from ..job.roster import Roster
+from ..job.trainings import KnownTraining
 from ..rendezvous.base import Address
 from .coordinator import Coordinator
 from .event_log import EventLog
@@ -37,6 +38,8 @@ class JobTerms:
 class Term:
     """Progress thread only. ``before``: the roster that this agent was told last, if another coordinated before.
 
+    ``trainings``: what it was told of them.
+
     ``callers``: how those that wait have introduced themselves. ``obey`` takes what this agent tells itself.
     """
 
@@ -51,6 +54,7 @@ class Term:
         number: int,
         history: History,
         before: Roster | None,
+        trainings: Sequence[KnownTraining],
         callers: Sequence[Attach],
         lookouts: Callable[[], list[Address]],
         obey: Callable[[AgentMessage], None],
@@ -73,7 +77,15 @@ class Term:
             num_recorded=0 if before is None else before.num_events,
         )
         self.coordinator = Coordinator(
-            loop, job, term=number, agent_id=info.id, store=self.store, events=events, send=self._send, on_over=on_over
+            loop,
+            job,
+            term=number,
+            agent_id=info.id,
+            store=self.store,
+            events=events,
+            send=self._send,
+            on_over=on_over,
+            trainings=trainings,
         )
         self.followers = Followers(
             loop,

@@ -74,6 +74,7 @@ def test_another_coordinator_is_told_again() -> None:
     news.repeat()
 
     assert [each.news for each in told] == [fault(took_s=0.2), trained(7)]
+    assert all(each.is_repeated for each in told)
 
 
 def test_the_number_of_trainings_is_bounded() -> None:

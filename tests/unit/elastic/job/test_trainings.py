@@ -67,6 +67,33 @@ def test_what_the_coordinator_before_has_recorded_is_not_recorded_again() -> Non
     assert set(asked) == {(CHANGED, "gpt:2:5"), (RECOVERED, "gpt:2:5")}
 
 
+def test_the_next_coordinator_goes_on_with_all_that_this_one_knows() -> None:
+    trainings, undisturbed = Trainings(), Trainings()
+    for step in range(1000):
+        for each in (trainings, undisturbed):
+            each.take(trained(step, value=float(step)), at=float(step))
+            each.take(fault(key=f"2:{step}", step=step), at=float(step))
+    following = Trainings(known=trainings.known)
+    assert following.curves() == trainings.curves()
+    assert following.status() == trainings.status()
+    for step in range(1000, 1100):
+        for each in (following, undisturbed):
+            each.take(trained(step, value=float(step)), at=float(step))
+    assert following.curves() == undisturbed.curves()
+    assert following.status() == undisturbed.status()
+
+
+def test_news_of_before_that_an_agent_repeats_does_not_cut_off_the_curve() -> None:
+    trainings = Trainings()
+    trainings.take(trained(1), at=1.0, is_repeated=True)  # nobody has told more yet
+    trainings.take(trained(7), at=2.0)
+    trainings.take(trained(3), at=3.0, is_repeated=True)
+    assert trainings.curves() == {"gpt": ((1, 8.0), (7, 2.0))}
+    assert trainings.status()[0].step == 7
+    trainings.take(trained(3), at=4.0)  # the training itself went back
+    assert trainings.curves() == {"gpt": ((1, 8.0), (3, 6.0))}
+
+
 def test_a_loss_that_is_not_finite_leaves_the_curve_alone() -> None:
     trainings = Trainings()
     trainings.take(trained(1), at=1.0)
