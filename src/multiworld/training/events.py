@@ -53,6 +53,14 @@ class StepCommitted(TrainingEvent):
     redone: int = 0
 
 
+@message("steps_committed")
+@dataclass(frozen=True, kw_only=True)
+class StepsCommitted(StepCommitted):
+    """``num_steps`` steps up to ``step``, in a record that was thinned: ``values`` are means, all else are sums."""
+
+    num_steps: int
+
+
 @message("member_lost")
 @dataclass(frozen=True, kw_only=True)
 class MemberLost(TrainingEvent):

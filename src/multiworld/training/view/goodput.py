@@ -13,6 +13,7 @@ from statistics import median_low
 
 from ..events import RecoveryPhase, StepCommitted, TrainingEvent, TrainingStarted
 from .recoveries import Recovery
+from .thinning import num_steps_of
 
 START = "start"
 """From the start of the first process to the first try of the first step."""
@@ -168,9 +169,19 @@ class CommittedStep:
 
     @property
     def computed(self) -> list[StepCommitted]:
-        """What those told that computed the step; a newcomer commits steps again that the others computed before."""
+        """What those told that computed the step; a newcomer commits steps again that the others computed before.
+
+        Of those that have thinned their records only the ones with the fewest steps in a line.
+        """
         told = [self.told[member] for member in sorted(self.told)]
+        least = min(map(num_steps_of, told))
+        told = [each for each in told if num_steps_of(each) == least]
         return [each for each in told if each.seconds] or told
+
+    @property
+    def num_steps(self) -> int:
+        """More than one in a record that was thinned."""
+        return num_steps_of(self.any)
 
 
 def commits_of(events: Iterable[TrainingEvent]) -> list[CommittedStep]:
@@ -254,7 +265,7 @@ def account_of(events: Sequence[TrainingEvent], recoveries: Sequence[Recovery]) 
         wall_s=ended_at - began_at,
         good_s=sum(good_s for _, good_s in good),
         losses=losses,
-        num_steps=len({each.step for each in commits}),
+        num_steps=sum(each.num_steps for each in {each.step: each for each in commits}.values()),
         num_samples=sum(each.any.num_samples for each in {each.step: each for each in commits}.values()),
         num_redone=sum(each.any.redone for each in commits),
         mean_replicas=replica_s / stepped_s if stepped_s > 0 else 0.0,

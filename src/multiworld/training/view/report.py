@@ -24,6 +24,7 @@ from ..events import (
 from .goodput import CAUSES, WAIT, Account, CommittedStep, account_of, commits_of
 from .progress import main_value
 from .recoveries import Recovery, recoveries_of
+from .thinning import num_steps_of
 
 SLOW_FACTOR = 1.3
 SLOW_STEPS = 20
@@ -81,7 +82,10 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingReport:
-    """One training. ``curve``: steps and the means of ``value_name``; ``replicas``: from which step on how many."""
+    """One training. ``curve``: steps and the means of ``value_name``; ``replicas``: from which step on how many.
+
+    ``num_thinned``: of so many steps the record has only means and sums, over up to ``max_per_line`` steps each.
+    """
 
     job: str
     began_at: float
@@ -100,6 +104,8 @@ class TrainingReport:
     slow_ranks: tuple[SlowRank, ...]
     notes: tuple[Note, ...]
     num_notes: int
+    num_thinned: int
+    max_per_line: int
 
     @property
     def failures(self) -> list[Recovery]:
@@ -147,7 +153,7 @@ def _report(job: str, events: list[TrainingEvent]) -> TrainingReport:
         job=job,
         began_at=events[0].at,
         ended_at=max(each.at for each in events),
-        first_step=min((each.step for each in commits), default=None),
+        first_step=min((each.step - each.num_steps + 1 for each in commits), default=None),
         last_step=None if last is None else last.step,
         total=totals[-1] if totals else None,
         max_replicas=max((each.any.replicas for each in commits), default=0),
@@ -163,6 +169,8 @@ def _report(job: str, events: list[TrainingEvent]) -> TrainingReport:
         slow_ranks=tuple(_slow_ranks(commits)),
         notes=tuple(notes[:MAX_NOTES]),
         num_notes=len(notes),
+        num_thinned=sum(each.num_steps for each in commits if each.num_steps > 1),
+        max_per_line=max((each.num_steps for each in commits), default=1),
     )
 
 
@@ -170,7 +178,7 @@ def _changes(commits: Sequence[CommittedStep]) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     for commit in commits:
         if not found or found[-1][1] != commit.any.replicas:
-            found.append((commit.step, commit.any.replicas))
+            found.append((commit.step - commit.num_steps + 1, commit.any.replicas))
     return found
 
 
@@ -181,7 +189,7 @@ def _members(events: Sequence[TrainingEvent]) -> list[MemberReport]:
     lost = {(each.lost_rank, each.at): each for each in events if isinstance(each, MemberLost)}
     found = []
     for member, its in by_member.items():
-        steps = [each.step for each in its if isinstance(each, StepCommitted)]
+        steps = [each for each in its if isinstance(each, StepCommitted)]
         ended_at = max(each.at for each in its)
         found.append(
             MemberReport(
@@ -190,8 +198,8 @@ def _members(events: Sequence[TrainingEvent]) -> list[MemberReport]:
                 pid=next((each.pid for each in its if isinstance(each, TrainingStarted)), 0),
                 began_at=its[0].at,
                 ended_at=ended_at,
-                first_step=steps[0] if steps else None,
-                last_step=steps[-1] if steps else None,
+                first_step=steps[0].step - num_steps_of(steps[0]) + 1 if steps else None,
+                last_step=steps[-1].step if steps else None,
                 end=_end(its, [each for each in lost.values() if each.lost_rank == its[-1].rank]),
             )
         )
@@ -209,7 +217,7 @@ def _end(its: Sequence[TrainingEvent], lost: Sequence[MemberLost]) -> str:
 
 
 def _slow_ranks(commits: Sequence[CommittedStep]) -> list[SlowRank]:
-    slow: dict[int, list[tuple[int, float, str]]] = {}  # by rank: step, factor, part
+    slow: dict[int, list[tuple[CommittedStep, float, str]]] = {}  # by rank, with the factor and the part
     for commit in commits:
         own = {each.rank: _own(each) for each in commit.computed}
         if len(own) < 2:
@@ -222,18 +230,18 @@ def _slow_ranks(commits: Sequence[CommittedStep]) -> list[SlowRank]:
                 excess = {
                     part: took - median_low([each.get(part, 0.0) for each in others]) for part, took in parts.items()
                 }
-                slow.setdefault(rank, []).append((commit.step, total / middle, max(excess, key=lambda p: excess[p])))
+                slow.setdefault(rank, []).append((commit, total / middle, max(excess, key=lambda p: excess[p])))
     return [
         SlowRank(
             rank=rank,
             factor=median(factor for _, factor, _ in steps),
             part=Counter(part for _, _, part in steps).most_common(1)[0][0],
-            num_steps=len(steps),
-            first_step=steps[0][0],
-            last_step=steps[-1][0],
+            num_steps=sum(commit.num_steps for commit, _, _ in steps),
+            first_step=steps[0][0].step - steps[0][0].num_steps + 1,
+            last_step=steps[-1][0].step,
         )
         for rank, steps in sorted(slow.items())
-        if len(steps) >= SLOW_STEPS
+        if sum(commit.num_steps for commit, _, _ in steps) >= SLOW_STEPS
     ]
 
 

@@ -43,6 +43,11 @@ def _summary(report: TrainingReport) -> list[str]:
         shown = ", ".join(f"{name} {number(value)}" for name, value in report.last_values.items())
         first = f" ({report.value_name} began at {number(report.curve[0][1])})" if report.curve else ""
         lines.append(f"last values: {shown}{first}")
+    if report.num_thinned:
+        lines.append(
+            f"the record was thinned: {counted(report.num_thinned, 'step')} far from any failure stand in it as means "
+            f"and sums of up to {report.max_per_line:,} steps, and of the checkpoints among them only some"
+        )
     return lines
 
 

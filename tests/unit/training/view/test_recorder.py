@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from multiworld.training.events import StepCommitted
+from multiworld.training.events import MemberLost, StepCommitted
 from multiworld.training.view.folder import NoRecordError, read_record
 from multiworld.training.view.lines import line_of
 from multiworld.training.view.recorder import Recorder
+from multiworld.training.view.report import reports_of
 
 from .test_lines import step
 
@@ -36,6 +37,53 @@ def test_a_torn_last_line_of_a_file_does_not_spoil_the_next(tmp_path: Path) -> N
     record = read_record(tmp_path)
     assert record.events == (step(step=4),)
     assert record.num_damaged == 1
+
+
+def test_a_long_record_stays_small_and_has_all_failures(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, rank=0, member="m1", max_bytes=50_000)
+    lost = MemberLost(
+        job="gpt", member="m1", rank=0, generation=1, at=700.5, lost_rank=2, step=700, cause="PeerDiedError", detail=""
+    )
+    for number in range(0, 5000, 10):
+        recorder.take([step(step=number + each, at=float(number + each)) for each in range(10)])
+        if number == 700:
+            recorder.take([lost])
+    recorder.close()
+
+    assert recorder.path.stat().st_size < 60_000
+    assert [path.name for path in tmp_path.iterdir()] == ["00000-m1.jsonl"]
+    record = read_record(tmp_path)
+    assert lost in record.events
+    (report,) = reports_of(record.events)
+    assert (report.account.num_steps, report.account.num_samples) == (5000, 5000 * 64)
+    assert 0 < report.num_thinned < 5000
+    recorded = [each.step for each in record.events if isinstance(each, StepCommitted)]
+    assert set(range(706, 714)) <= set(recorded)  # those beside the failure
+    assert recorded[-20:] == list(range(4980, 5000))
+
+
+def test_a_record_of_nothing_but_failures_grows_on(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, rank=0, member="m1", max_bytes=2000)
+    for number in range(100):
+        recorder.take(
+            [
+                MemberLost(
+                    job="gpt", member="m1", rank=0, generation=1, at=1.0, lost_rank=2, step=number, cause="", detail=""
+                )
+            ]
+        )
+    recorder.close()
+    assert [each.step for each in read_record(tmp_path).events if isinstance(each, MemberLost)] == list(range(100))
+
+
+def test_a_record_that_cannot_be_thinned_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    recorder = Recorder(tmp_path, rank=0, member="m1", max_bytes=2000)
+    (tmp_path / "00000-m1.thinned").mkdir()
+    for number in range(40):
+        recorder.take([step(step=number)])
+    recorder.close()
+    assert "cannot be thinned out, and grows on" in caplog.text
+    assert len(read_record(tmp_path).events) == 40
 
 
 def test_a_full_disk_loses_events_and_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
