@@ -104,8 +104,8 @@ def join(
 
     ``min_replicas``: with fewer the training waits for others. ``batch``: ``"constant"``: a lost replica's
     micro-batches are computed by the others; ``"drop"``: they are given up in the step of the loss; ``"shrink"``: a
-    step has fewer micro-batches as long as a replica is missing. ``exact``: the result has the same bits whatever
-    happens, and for any number of replicas; ``seed`` is that of the random numbers of each micro-batch then. ``rank``,
+    step has fewer micro-batches as long as a replica is missing. ``exact``: the result has the same bits after
+    any failures, and for any number of replicas; ``seed`` is then that of each micro-batch's random numbers. ``rank``,
     ``world_size`` and ``store`` are the launcher's, or must be given. ``lease_s``: a replica that shows no sign of life
     for so long is lost. ``join_timeout_s``: how long the training waits for ``min_replicas``; ``gather_s``: how long
     its first step waits for all replicas. ``checkpoint``: take checkpoints, and begin with the newest one.
@@ -302,9 +302,9 @@ class Job:
         return optimizer
 
     def track(self, **parts: Stateful) -> None:
-        """Keep the state of schedulers, EMAs, scalers, metrics: whatever has ``state_dict`` and ``load_state_dict``.
+        """Keep the state of schedulers, EMAs, scalers and metrics: objects with ``state_dict`` and ``load_state_dict``.
 
-        Newcomers and checkpoints have it, too.
+        Newcomers get this state, and checkpoints have it.
         """
         self._check_not_begun("track")
         for name, part in parts.items():

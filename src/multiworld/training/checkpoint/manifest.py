@@ -24,7 +24,7 @@ class FileFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """``sequence`` grows with every checkpoint in a directory; the newest has the highest, whatever its step.
+    """``sequence`` grows with every checkpoint in a directory; the newest has the highest.
 
     After a rollback the steps are counted from an earlier one again, so ``step`` alone does not tell which is newer.
     """

@@ -117,7 +117,7 @@ class CheckpointSaver:
                 timeout_s=self._config.timeout_s,
             )
             self._writer.write(order, staged, self._staging.fd)
-        except Exception as error:  # whatever a part's state_dict holds: the training itself is well
+        except Exception as error:  # a part's state_dict may hold anything, and the training itself is well
             logger.debug("checkpoint of step %d", step, exc_info=True)
             self._failed(step, reason_of(error))
             return

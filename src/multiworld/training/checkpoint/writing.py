@@ -164,7 +164,7 @@ def _give_up(order: Write, disk: Disk, unfinished: Path, error: Exception) -> No
 
 
 def partial(metadata: Metadata) -> list[str]:
-    """Return the tensors of which DCP has a part only; it reads them without an error. At most a few."""
+    """Return tensors that the checkpoint has in part only: DCP would read them without an error. At most a few."""
     volumes = {
         name: (saved.size.numel(), sum(chunk.sizes.numel() for chunk in saved.chunks))
         for name, saved in metadata.state_dict_metadata.items()

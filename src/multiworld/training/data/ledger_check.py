@@ -86,7 +86,7 @@ class LedgerReport:
 
 
 def check_records(data: Mapping[str, Data], records: Iterable[Record], torn: Sequence[str] = ()) -> LedgerReport:
-    """Merge the records of all members, in whatever order. ``data``: what each member's ledger begins with."""
+    """Merge the records of all members, in any order. ``data``: what each member's ledger begins with."""
     records = list(records)
     rewinds = [record for record in records if isinstance(record, Rewound)]
     by_step: dict[int, list[Committed]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Load one micro-batch in whatever process: seed, load and collate its samples, and say which one failed."""
+"""Load one micro-batch in any process: seed, load and collate its samples, and say which one failed."""
 
 from __future__ import annotations
 

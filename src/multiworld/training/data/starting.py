@@ -18,8 +18,8 @@ Made = TypeVar("Made")
 def off_main_thread(make: Callable[[], Made]) -> Made:
     """Return ``make()``, called in a thread of its own. Raises what it raises.
 
-    In the main thread, DataLoader would set a handler for SIGCHLD that raises in the middle of whatever the program is
-    doing when a worker dies: of a commit, too. From another thread it can't.
+    In the main thread, DataLoader would set a handler for SIGCHLD. When a worker dies, it raises wherever the program
+    is at that moment, also in the middle of a commit. From another thread DataLoader can't set it.
     """
     made: list[Made] = []
     failed: list[BaseException] = []

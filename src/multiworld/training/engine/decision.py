@@ -14,7 +14,7 @@ from .facts import Facts
 class Outcome:
     """The same on all members. Places are ranks in the generation's world.
 
-    ``values``: means over the micro-batches, in their order, whoever computed them. ``not_ready``: members without the
+    ``values``: means over the micro-batches in their order, wherever they ran. ``not_ready``: members without the
     state. ``leaving``: those that go now. ``newcomers``: ids to admit now. ``unused``: parameters without any gradient.
     ``changed``: buffers that changed.
     """

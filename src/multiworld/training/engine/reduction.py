@@ -81,9 +81,9 @@ class SumReduction(_Launching):
 
 
 class TreeReduction(_Launching):
-    """The sum over the canonical tree (see ``tree``): the same bits whoever computes which micro-batch.
+    """The sum over the canonical tree (see ``tree``): the same bits however micro-batches are dealt.
 
-    Every rank sums up one shard of each bucket, of which it gets all ranks' subtrees, and hands the result to all.
+    Every rank gets all ranks' subtrees of one shard of each bucket, sums them up, and hands the result to all.
     """
 
     def __init__(self) -> None:

@@ -116,7 +116,7 @@ class Trainer:
         self._outcome = Outcome()
         self._has_state = False
         self._held_step = 0
-        """Of which step the state is that this process holds while it has not got that of the others."""
+        """The step of this process's own state, while it has not got the state of the others."""
         self._shares = Shares(
             loader.num_micro_batches,
             batch=options.batch,
@@ -423,7 +423,7 @@ class Trainer:
             raise RepeatStep
 
     def _commit(self, step: Step, facts: list[Facts], generation: Generation) -> None:
-        """The step counts: give the program the gradients. ``generation``: whose members these facts are of."""
+        """The step counts: give the program the gradients. ``generation``: the facts are those of its members."""
         self._count(facts, generation)
         outcome = self._outcome
         if outcome.num_done:

@@ -1,4 +1,4 @@
-"""The canonical sum of micro-batches: one binary tree, whoever computes its leaves. Pure.
+"""The canonical sum of micro-batches: one binary tree, wherever its leaves are computed. Pure.
 
 Floating-point sums depend on their order. In ``exact`` mode the gradient of a step is the sum over this tree:
 micro-batch ``i`` is leaf ``(0, i)``; node ``(level, index)`` is the sum of ``(level - 1, 2 * index)`` and ``(level - 1,

@@ -13,9 +13,9 @@ from ..engine.facts import Facts
 class Divergence:
     """Replicas that should be equal are not. ``first``: the first tensor (or part of one) that differs.
 
-    ``wrong``: the members that differ from the majority. Empty if no value has one, as with two members: then it is not
-    known who is right. ``differing``: all members that were compared where something differs. ``num_names``: how many
-    digests differ.
+    ``wrong``: the members that differ from the majority. Empty if there is no majority, as with two members: then
+    nobody knows which member is right. ``differing``: all members that were compared where something differs.
+    ``num_names``: how many digests differ.
     """
 
     first: str

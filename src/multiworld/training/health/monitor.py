@@ -40,7 +40,7 @@ class HealthMonitor:
     """The engine's ``StepHealth``. ``parameters`` and ``buffers``: by name, in the same order on all members.
 
     With a GradScaler gradients that are not finite are usual: ``has_scaler``. ``shard``: which part of a replica of
-    several processes this is; then who is wrong is only named.
+    several processes this is; then a wrong member is named, but stays.
     """
 
     def __init__(

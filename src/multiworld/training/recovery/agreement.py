@@ -44,8 +44,8 @@ class Rules:
 class Situation:
     """What one member sees in the store, and knows. ``here``: ids of those whose presence stands.
 
-    ``silent``: ids of members of ``current`` that are present, are in no world, and do not beat; whoever is not in
-    ``current`` cannot tell. ``waited_s``: since this member began to look into this store. ``is_confirmed``: the
+    ``silent``: ids of members of ``current`` that are present, are in no world, and do not beat. A member that is
+    not in ``current`` cannot tell. ``waited_s``: since this member began to look into this store. ``is_confirmed``: the
     launcher has confirmed that this side goes on; None: there is no launcher.
     """
 
@@ -168,7 +168,7 @@ def _goes_on(member: Member, situation: Situation) -> bool:
 
 
 def _lost(situation: Situation) -> dict[str, LostMember]:
-    """Return who is out. What a member says that is out itself does not count."""
+    """Return the members that are out. What such a member says of others does not count."""
     assert situation.current is not None
     lost: dict[str, LostMember] = {}
     speaking = [situation.said[each.id] for each in situation.current.members if _goes_on(each, situation)]

@@ -173,7 +173,7 @@ class Membership:
     # ---- agreement
 
     def agree(self, announce: Callable[[], Announcement]) -> Generation:
-        """Return the next generation, of which this member is one.
+        """Return the next generation. This member is part of it.
 
         Raises PeerRaisedError if the program raised on a member, TooFewReplicasError, ExcludedError, and OverError on a
         newcomer that comes after the last step.
@@ -383,7 +383,7 @@ class Membership:
             return 1
 
     def say_over(self, step: int) -> None:
-        """All members have done all steps: whoever comes later must not begin anew."""
+        """All members have done all steps: a newcomer must not begin anew."""
         if self.generation is None:
             return
         _ended_here[self.prefix] = self.generation.number

@@ -96,7 +96,7 @@ class TrainingOver:
 @sparse
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """Who goes on together. Whoever writes it first, decides.
+    """The members that go on together. The first one to write it decides.
 
     ``step``: the step that comes next. ``stateless``: the ids of those members that have to get the state first, from
     ``sources``.

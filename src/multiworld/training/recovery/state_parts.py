@@ -19,7 +19,7 @@ _MARK = "multiworld tensor"
 
 @dataclass(frozen=True)
 class Part:
-    """Bytes ``begin`` to ``end`` of tensor ``index``, of which one source is in charge."""
+    """Bytes ``begin`` to ``end`` of tensor ``index``. One source sends them."""
 
     index: int
     begin: int

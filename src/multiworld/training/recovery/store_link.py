@@ -1,7 +1,7 @@
 """This member's connection to the store of its training: when it is lost, another is looked for in the background.
 
-The training needs no store while nothing fails. But newcomers read there who trains: whoever comes to a new store must
-find the others' generation soon, however long a step takes.
+The training needs no store while nothing fails. But newcomers read there who trains. So a newcomer to a new store must
+find the others' generation there soon, however long a step takes.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Team:
         return self._world is not None and self._world.state is WorldState.ACTIVE
 
     def note(self, error: WorldBrokenError) -> None:
-        """A world broke: remember who is lost, if anybody is. A rank that gave it up itself will announce itself.
+        """A world broke: remember the lost rank, if one was lost. A rank that gave the world up announces itself.
 
         Another world, inside of a replica, has ranks of its own.
         """

@@ -33,8 +33,9 @@ class HeardFacts:
 class Replica:
     """``job.replica``. ``index``: which replica; ``rank``: this process's shard of it; ``size``: how many it has.
 
-    Its world stands as long as all its processes live, whatever happens to other replicas. When one of them ends, the
-    others raise ReplicaBrokenError; the launcher starts all of them again, and they come back as one.
+    Its world stands as long as all its processes live. What happens to other replicas does not break it.
+    When one of its processes ends, the others raise ReplicaBrokenError; the launcher starts all of them again, and
+    they come back as one.
     """
 
     def __init__(self, job: str, rank: int, size: int, form: FormWorld) -> None:

@@ -18,7 +18,7 @@ class OuterStep(Protocol):
     """Payloads are flat tensors, one a fragment, of the same length on all members; their mean comes back.
 
     ``state_dict`` and ``load_state_dict`` make it a part of the training's state. It is the same on all members after
-    each outer step, whatever they did in between.
+    each outer step, though they differ in between.
     """
 
     def payload(self, fragment: int) -> Tensor:

@@ -81,7 +81,7 @@ class RoundTrainer(Trainer):
         self._sums = OuterReduction(strategy.compress if isinstance(strategy, DiLoCo) else None)
         self._round = 0
         self._share: tuple[int, ...] = ()
-        """The micro-batches of each step of this round that are this member's, whatever happens meanwhile."""
+        """This member's micro-batches of each step in this round. A death in between does not change them."""
         self._contributors = 1
         self._is_at_boundary = False
         self._has_ended_round = False
@@ -233,7 +233,7 @@ class RoundTrainer(Trainer):
             self._outer.apply(fragment, taken[fragment], is_last=due.is_last)
 
     def _facts_of_round(self, *, is_ready: bool = True) -> Facts:
-        """A value is the mean over this member's micro-batches of the round, whatever the others have."""
+        """A value is the mean over this member's own micro-batches of the round."""
         own = Facts(step=self._round, values={name: tuple(each) for name, each in self._round_values.items()})
         return Facts(
             step=self._round,
