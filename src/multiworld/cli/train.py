@@ -39,8 +39,8 @@ A configuration file (.yaml, .yml or .json) may say:
     + EXAMPLE
     + """
 
-and spares, restart, max_restarts, job, rdzv_backend, rdzv_endpoint, lease_s, progress_timeout_s, page and log_dir, as
-the options of the same names. Paths are relative to the file's folder.
+and spares, restart, max_restarts, job (--rdzv-id), rdzv_backend, rdzv_endpoint, lease_s, progress_timeout_s, page and
+log_dir, as the options of the same names. Paths are relative to the file's folder.
 
 Exit status: that of 'multiworld run'."""
 )

@@ -65,7 +65,9 @@ def load(path: str) -> TrainFile:
     read = parse(path, text)
     program = read.program[-1]
     if len(read.program) == 1 and not os.path.isfile(program):
-        raise ConfigError(path, [f" program: there is no file {program}: give a path beside this file, or an absolute"])
+        raise ConfigError(
+            path, [f" program: there is no file {program}: give a path relative to this file, or an absolute one"]
+        )
     return read
 
 

@@ -112,7 +112,7 @@ class _Training:
             return
         self._told = done.step
         if done.step % (self._options.steps // 10) == 0:
-            self._say(f"step {done.step:4}: loss {done.loss:.4f}, {done.replicas} replicas")
+            self._say(f"step {done.step:4}: loss {done.loss:.4f}, {done.replicas} replica{'s' * (done.replicas != 1)}")
         step_s, self._heard_at = done.at - self._heard_at, done.at
         if self._to_come and done.step >= self._to_come[0].step and len(self._pids) > 1:
             planned = self._to_come.pop(0)

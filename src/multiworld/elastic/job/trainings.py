@@ -203,10 +203,14 @@ def _record(kind: str, key: str, news: TrainingFault) -> Record:
         "change": news.change,
     }
     if news.took_s is None:
-        text = f"training {news.name}, step {news.step}: {news.text}; {news.replicas} replicas go on"
+        text = f"training {news.name}, step {news.step}: {news.text}; {_go_on(news.replicas)}"
     else:
         told = ", ".join(f"{name} {1000 * took_s:.0f} ms" for name, took_s in news.phases.items())
         text = f"training {news.name}, step {news.step}: committed {1000 * news.took_s:.0f} ms after {news.text}"
         text += f" ({told})" if told else ""
         fields |= {"took_s": news.took_s, "phases": dict(news.phases), "redone": news.redone}
     return Record(kind=kind, text=text, fields=fields)
+
+
+def _go_on(replicas: int) -> str:
+    return "1 replica goes on" if replicas == 1 else f"{replicas} replicas go on"

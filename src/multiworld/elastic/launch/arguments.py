@@ -175,6 +175,8 @@ def _why_not_there(script: str) -> str | None:
         return f"no such script: {script}"
     except OSError as error:  # in a folder that this user may not enter, say
         return f"the script {script} cannot be read: {error.strerror}"
+    if os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
+        return f"the folder {script} has no __main__.py: give a Python program"
     return None
 
 

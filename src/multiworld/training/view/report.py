@@ -25,6 +25,7 @@ from .goodput import CAUSES, WAIT, Account, CommittedStep, account_of, commits_o
 from .progress import main_value
 from .recoveries import Recovery, recoveries_of
 from .thinning import num_steps_of
+from .words import number
 
 SLOW_FACTOR = 1.3
 SLOW_STEPS = 20
@@ -252,7 +253,8 @@ def _own(event: StepCommitted) -> dict[str, float]:
 def _note(event: TrainingEvent) -> Note:
     common = {each.name for each in fields(TrainingEvent)}
     told = {each.name: getattr(event, each.name) for each in fields(event) if each.name not in common}
-    text = ", ".join(f"{name} {value}" for name, value in told.items() if value not in ("", None, (), {}))
+    shown = {name: number(value) if isinstance(value, float) else value for name, value in told.items()}
+    text = ", ".join(f"{name} {value}" for name, value in shown.items() if value not in ("", None, (), {}))
     kind = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in type(event).__name__).strip()
     return Note(at=event.at, rank=event.rank, kind=kind, text=text)
 

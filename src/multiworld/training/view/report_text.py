@@ -45,8 +45,8 @@ def _summary(report: TrainingReport) -> list[str]:
         lines.append(f"last values: {shown}{first}")
     if report.num_thinned:
         lines.append(
-            f"the record was thinned: {counted(report.num_thinned, 'step')} far from any failure stand in it as means "
-            f"and sums of up to {report.max_per_line:,} steps, and of the checkpoints among them only some"
+            f"the record was thinned: of {counted(report.num_thinned, 'step')} far from any failure it has only means "
+            f"and sums, over up to {report.max_per_line:,} steps each"
         )
     return lines
 

@@ -400,6 +400,7 @@ def test_the_token_comes_from_the_environment_only(capsys: pytest.CaptureFixture
         ("--no-python absent", "no such command: absent"),
         ("absent.py", "no such script: absent.py"),
         ("--run-path absent.py", "no such script: absent.py"),
+        ("/dev", "the folder /dev has no __main__.py: give a Python program"),
         (f"{300 * 'x'}.py", f"the script {300 * 'x'}.py cannot be read: File name too long"),
     ],
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from multiworld.training.events import TrainingEnded
+from multiworld.training.events import MembershipChanged, TrainingEnded
 from multiworld.training.view.progress import LINE_S, Progress, ProgressLine, progress_text
 
 from .runs import Run
+from .test_lines import step
 
 
 def written(run: Run, *, in_place: bool) -> dict[str, str]:
@@ -64,6 +65,25 @@ def test_a_loss_is_told_at_once_and_above_the_line_in_place() -> None:
     assert "\r\x1b[Kgpt: lost rank 2 in step 3: PeerDiedError\n" in text
     assert "gpt: 2 replicas go on with step 3 (without rank 2)\n" in text
     assert text.rstrip("\x1b[K").endswith("%  2 s left") or "2 replicas" in text.rpartition("\r")[2]
+
+
+def test_a_line_counts_replicas_of_several_processes_and_not_processes() -> None:
+    def changed(
+        generation: int, ranks: tuple[int, ...], came: tuple[int, ...] = (), gone: tuple[int, ...] = ()
+    ) -> MembershipChanged:
+        return MembershipChanged(
+            job="gpt", member="m3", rank=2, generation=generation, step=3, ranks=ranks, came=came, gone=gone
+        )
+
+    line = ProgressLine(2, in_place=False)
+    line.take(changed(1, (0, 1, 2, 3), came=(0, 1, 2, 3)), now=0.0)
+    line.take(step(step=2, replicas=2), now=1.0)
+    told = line.take(changed(2, (2, 3), gone=(0, 1)), now=2.0)
+    assert told == "gpt: 1 replica goes on with step 3 (without ranks 0, 1); this rank shows the progress now\n"
+    line.take(step(step=3, replicas=1), now=3.0)
+    assert line.take(changed(3, (0, 1, 2, 3), came=(0, 1)), now=4.0) == (
+        "gpt: 2 replicas go on with step 3 (ranks 0, 1 came)\n"
+    )
 
 
 def test_the_line_goes_on_when_the_member_that_wrote_it_dies() -> None:
