@@ -6,23 +6,20 @@ import json
 import os
 import random
 import re
-import secrets
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from multiworld.testing import Host
 
-from .journal import Formation, Journal
+from .journal import Formation
 from .node import Node
+from .trial import Trial
 
 __all__ = [
     "OURS",
@@ -83,8 +80,8 @@ class TrialFailed(Exception):
     """What was waited for did not happen in time."""
 
 
-class Job:
-    """Leaving the ``with`` block kills all processes of the job; ``end`` before that ends it as its user would.
+class Job(Trial):
+    """``end`` before the ``with`` block is left ends the job as its user would.
 
     ``leftovers``: how many processes were still there five seconds after their agents had ended.
     """
@@ -101,41 +98,15 @@ class Job:
         endpoint: str | None = None,
         pause_s: float = 0.02,
     ) -> None:
+        super().__init__(side.name)
         self.side, self.nnodes, self.nproc = side, nnodes, nproc
-        self.name = f"bench{secrets.token_hex(6)}"
         self.endpoint = endpoint or (None if nnodes == "1" else f"127.0.0.1:{free_port()}")
-        self.nodes: list[Node] = []
         self._backend = backend
         self.leftovers = 0
         self._options = list(options)
         if max_restarts is not None:
             self._options += ["--max-restarts", str(max_restarts)]
         self._pause_s = pause_s
-        self._folder = Path(tempfile.mkdtemp(prefix="multiworld-benchmark-"))
-        self.journal = Journal(self._folder / "journal")
-
-    def __enter__(self) -> Job:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is not None:
-                self.show()
-        finally:
-            for node in self.nodes:
-                node.kill()
-            self.journal.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
-
-    def show(self) -> None:
-        """Print what every agent has said, for a failed trial."""
-        for node in self.nodes:
-            print(f"--- {self.side.name}: {node.name}, ended {node.returncode}\n{node.tail}", file=sys.stderr)
-        self.journal.read()
-        for entry in self.journal.entries[-12:]:
-            print(f"    {entry.at:.3f} {entry.event} pid {entry.pid} {dict(entry.fields)}", file=sys.stderr)
 
     # ---- nodes
 
@@ -155,7 +126,7 @@ class Job:
             "PYTHONUNBUFFERED": "1",
             "LOGLEVEL": os.environ.get("LOGLEVEL", "INFO"),
         }
-        output = self._folder / f"output{len(self.nodes)}"
+        output = self.folder / f"output{len(self.nodes)}"
         popen = None if host is None else host.popen
         node = Node(name, self._command(host), env=env, cwd=ROOT, output=output, popen=popen)
         self.nodes.append(node)
@@ -168,9 +139,9 @@ class Job:
             meeting += ["--rdzv-id", self.name]
             if host is None:
                 meeting += ["--local-addr", "127.0.0.1"]
-        program = [self.side.program, "--journal", str(self._folder / "journal"), "--pause-s", str(self._pause_s)]
+        program = [self.side.program, "--journal", str(self.journal_path), "--pause-s", str(self._pause_s)]
         if self.side.restarts_all:
-            program += ["--checkpoint", str(self._folder / "checkpoint")]
+            program += ["--checkpoint", str(self.folder / "checkpoint")]
         return [
             *(sys.executable, "-m", self.side.launcher, "--nproc-per-node", str(self.nproc)),
             *(*meeting, *self._options, *self.side.options, "-m", *program),

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 import signal
-import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from multiworld.testing import Host
 
 from ..elastic.job import ROOT, TrialFailed, free_port
-from ..elastic.journal import Entry, Journal
+from ..elastic.journal import Entry
 from ..elastic.node import Node
+from ..elastic.trial import Trial
 from .orders import Order, give_order
 from .sides import Side
 
@@ -38,8 +34,8 @@ class Strike:
         return [int(entry["rank"]) for entry in self.entries]
 
 
-class Run:
-    """Leaving the ``with`` block kills all its processes. ``journal.entries`` has what the ranks wrote.
+class Run(Trial):
+    """``journal.entries`` has what the ranks wrote.
 
     ``num_replicas`` are on each node. ``options`` are the program's, after those that the side has anyway.
     """
@@ -53,49 +49,20 @@ class Run:
         num_nodes: int = 1,
         keep: Path | None = None,
     ) -> None:
+        super().__init__(side.name, keep=keep)
         self.side, self.num_replicas, self.num_nodes = side, num_replicas, num_nodes
-        self.folder = keep or Path(tempfile.mkdtemp(prefix="multiworld-training-"))
-        self._is_kept = keep is not None
-        self.name = f"bench{secrets.token_hex(6)}"
-        self.journal = Journal(self.folder / f"journal-{self.name}")
-        self.nodes: list[Node] = []
         self._orders = self.folder / f"orders-{self.name}"
         self._numbers = 0
         self._options = [
             *options,
             "--journal",
-            str(self.folder / f"journal-{self.name}"),
+            str(self.journal_path),
             "--orders",
             str(self._orders),
         ]
         if side.saves:
             self._options += ["--checkpoint", str(self.folder / "checkpoint")]
         self._endpoint = f"127.0.0.1:{free_port()}"
-
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is not None:
-                self.show()
-        finally:
-            for node in self.nodes:
-                node.kill()
-            self.journal.close()
-            if not self._is_kept:
-                shutil.rmtree(self.folder, ignore_errors=True)
-
-    def show(self) -> None:
-        """Print what the launcher has said and the last entries, for a failed trial."""
-        for node in self.nodes:
-            print(f"--- {self.side.name}: {node.name}, ended {node.returncode}\n{node.tail}", file=sys.stderr)
-        self.journal.read()
-        for entry in self.journal.entries[-16:]:
-            fields = {name: value for name, value in entry.fields.items() if name != "ids"}
-            print(f"    {entry.at:.3f} {entry.event} pid {entry.pid} {fields}", file=sys.stderr)
 
     # ---- processes
 
