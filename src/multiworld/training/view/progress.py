@@ -114,9 +114,9 @@ class ProgressLine:
             was_leading = self._leading.is_leading
             is_leading = self._leading.take(event)
             if was_leading and is_leading and (event.came or event.gone):
-                return self._note(membership_line(event))
+                return self._note(membership_line(event, self._meter.replica_size))
             return (
-                self._note(f"{membership_line(event)}; this rank shows the progress now")
+                self._note(f"{membership_line(event, self._meter.replica_size)}; this rank shows the progress now")
                 if (is_leading and not was_leading and event.gone)
                 else ""
             )
