@@ -13,13 +13,14 @@ import torch
 
 import multiworld as mw
 from multiworld.testing import scaled
-from multiworld.training.copies.keeper import CopyKeeper
+from multiworld.training.copies.keeper import CopyKeeper, as_heard
 from multiworld.training.copies.memory import HostMemory
 from multiworld.training.copies.names import Run
 from multiworld.training.copies.plan import CopyFacts, choose
 from multiworld.training.engine.facts import Facts
 from multiworld.training.events import CopyFailed, CopyLoaded, CopySaved
 from multiworld.training.recovery.records import Generation, Member
+from multiworld.wire.messages import decode, encode
 from tests.checkpoints import Trained
 
 from .one_process import in_thread, worlds
@@ -203,6 +204,11 @@ def test_what_the_training_does_not_go_on_with_is_removed(tmp_path: Path) -> Non
         assert steps_in(hosts[0]) == before
         hosts[0].keeper.begins(None)
         assert hosts[0].memory.snapshots() == ()
+
+
+def test_the_label_is_the_same_where_facts_were_made_and_where_they_were_heard() -> None:
+    said = Facts(step=3, values={"loss": (1,)}, seconds={"forward": 0}, copies=CopyFacts(begun=2, whole=(2,)))
+    assert as_heard(said) == as_heard(decode(Facts, encode(said)))
 
 
 def parameters_of(host: Host) -> torch.Tensor:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from ...errors import MultiworldError
-from ...wire.messages import encode
+from ...wire.messages import decode, encode
 from ...wire.progress.operation import Operation
 from ...wire.progress.waiting import run_in_thread
 from ...world.launcher.launched import launched
@@ -138,7 +138,7 @@ class CopyKeeper:
         self._round = Round(
             world=world,
             step=step,
-            label=label_of(step, [encode(each) for each in facts]),
+            label=label_of(step, [as_heard(each) for each in facts]),
             keep=keep,
             partners=tuple(ready[each] for each in partners(number, hosts, self._copies)),
             kept_for=tuple((place, members[place].id) for place in sources),
@@ -275,6 +275,11 @@ def run_of(directory: str, name: str) -> Run:
     run = f"{parent} {start_time}" if launch is None else launch.agent
     job = hashed(host_identity().hex(), str(os.getuid()), directory, name)
     return Run(job=job, run=hashed(run), pid=parent, start_time=start_time)
+
+
+def as_heard(facts: Facts) -> bytes:
+    """Return facts as every member has them: a whole number of this process is a fraction where it was decoded."""
+    return encode(decode(Facts, encode(facts)))
 
 
 class _NoCopyError(TrainingError):
