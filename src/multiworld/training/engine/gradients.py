@@ -157,11 +157,15 @@ class Gradients:
         self.used.update(came)
         sums, is_fresh = self.buckets[number].sums, self._is_fresh[number]
         self._is_fresh[number] = False
-        if is_fresh and len(pairs) == len(self._sums[number]) and not any(grad.is_sparse for _, grad in pairs):
+        has_sparse = any(grad.is_sparse for _, grad in pairs)
+        if is_fresh and len(pairs) == len(self._sums[number]) and not has_sparse:
             torch.cat([grad.reshape(-1) for _, grad in pairs], out=sums)
             return True
         if is_fresh:
             sums.zero_()
+        if not has_sparse:
+            torch._foreach_add_([view for view, _ in pairs], [grad for _, grad in pairs])
+            return True
         for view, grad in pairs:
             view.add_(grad)
         return True
