@@ -99,6 +99,20 @@ class CheckpointDamagedError(CheckpointError):
         )
 
 
+class NoCommonCheckpointError(CheckpointError):
+    """Processes of a replica can read no checkpoint of the same step. Fields: ``directory``, ``step``."""
+
+    def __init__(self, directory: str, step: int) -> None:
+        super().__init__(directory, step)
+        self.directory, self.step = directory, step
+
+    def __str__(self) -> str:
+        return (
+            f"{self.directory} has no checkpoint up to step {self.step} that can be read here, and another process of "
+            "this replica can read no later one. Give all hosts the same directory, or copy the missing files"
+        )
+
+
 class CheckpointVersionError(CheckpointError):
     """A later release wrote the checkpoint. Fields: ``path``, ``found`` (its format), ``newest`` (we can read)."""
 

@@ -360,7 +360,7 @@ class Job:
         except OverError as over:
             reason = f"all {over.step} steps were done before this process came"
             logger.warning("training %r: %s; another training needs another name", self.options.name, reason)
-            trainer.restart()  # the program may want the result
+            trainer.restart(None)  # the program may want the result
         except GeneratorExit:
             error = trainer.failure or self.replica.failure
             if not error and is_left_by_error(sys._getframe().f_back):

@@ -18,6 +18,7 @@ OF_ALL = frozenset(
         "BadStepError",
         "CheckpointMismatchError",
         "CheckpointVersionError",
+        "NoCommonCheckpointError",
         "PoisonedStepError",
         "StepError",
     )

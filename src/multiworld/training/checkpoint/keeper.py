@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from ..errors import CheckpointDamagedError
+from ..errors import CheckpointDamagedError, NoCommonCheckpointError
 from ..events import CheckpointFailed, CheckpointLoaded, CheckpointSaved
 from ..state import TrainingState
 from .config import Checkpoint
@@ -45,14 +45,18 @@ class CheckpointKeeper:
         self._found = candidates(self._config.directory, hashes=False)
         return self._found[0].step if self._found else -1
 
-    def restart(self) -> None:
+    def restart(self, most: int | None = None) -> None:
         """Take the state from the newest whole checkpoint that ``saved_step`` saw, if any. Raises what ``load`` does.
 
-        One that came later is not taken: other processes of this replica may not see it.
+        One that came later is not taken: other processes of this replica may not see it. ``most``: a process of this
+        replica has a state of that step and can load no later one. Raises NoCommonCheckpointError if there is none up
+        to that step here.
         """
         if not self._found:
             self.saved_step()
         for found in self._found:
+            if most is not None and found.step > most:
+                continue
             began = time.monotonic()
             try:
                 load(found, self._state, hashes=self._config.verify)
@@ -68,6 +72,8 @@ class CheckpointKeeper:
                 took_s=time.monotonic() - began,
             )
             return
+        if most is not None:
+            raise NoCommonCheckpointError(self._config.directory, most)
 
     # ---- while it runs
 

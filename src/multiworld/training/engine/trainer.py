@@ -35,6 +35,7 @@ from .program_error import MAX_TRIES, tell_others
 from .progress import StepProgress
 from .reduction import Reduction
 from .regrouping import Regrouping
+from .restarting import Restart, restart_alike
 from .shares import Shares
 from .step import Step, StepChange, StepPhase
 from .transfers import Transfers
@@ -135,7 +136,7 @@ class Trainer:
         self._redo_began: float | None = None
         self._num_optimizer_steps = 0
         self.saved_step: Callable[[], int] = lambda: -1
-        self.restart: Callable[[], None] = lambda: None
+        self.restart: Restart = lambda most: None
         """Called on the member whose state all begin with: it loads the newest checkpoint, if there is one."""
         self.memory: Memory = NoMemory()
         self.is_leaving: Callable[[], bool] = lambda: False
@@ -621,10 +622,9 @@ class Trainer:
         self._looked_at = None
         if plan is not None:
             self._take_from_memory(plan)
+        else:
+            self._restart(is_source=self.team.place == source)
         if self.team.place == source:
-            if plan is None:
-                self.state.step = self._held_step
-                self.restart()
             self._has_state = True
             if newcomers:
                 self._transfers.send(Sending(world, self.state.capture(), [source], newcomers))
@@ -634,6 +634,15 @@ class Trainer:
             self._take(receiving)
         self._has_state = True
         self.memory.begins(plan)
+
+    def _restart(self, *, is_source: bool) -> None:
+        """The sources load the newest checkpoint that all of them can read, if there is one."""
+        if is_source:
+            self.state.step = self._held_step
+        if self.team.replica.size > 1:
+            restart_alike(self.team.world, self.team.replica, self.state, self.restart, is_source=is_source)
+        elif is_source:
+            self.restart(None)
 
     def _take_from_memory(self, plan: MemoryPlan) -> None:
         """The sources load their shards. Raises CopiesUnusableError on all members if one of them cannot."""
