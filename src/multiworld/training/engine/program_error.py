@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 
 from ..data.base import StepLoader
-from ..errors import PoisonedStepError, SampleError
+from ..errors import LoaderWorkerError, PoisonedStepError, SampleError
 from ..recovery.records import Announcement
 from ..recovery.team import Team
 
@@ -23,6 +23,6 @@ def tell_others(team: Team, loader: StepLoader, step: int, error: Exception) -> 
     team.world.abort()
     if tries >= MAX_TRIES:
         samples = tuple(sample for batch in loader.samples(step) for sample in batch)
-        if isinstance(error, SampleError):
+        if isinstance(error, SampleError | LoaderWorkerError):
             samples = error.samples
         raise PoisonedStepError(step, tries, said, samples) from error

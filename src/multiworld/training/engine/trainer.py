@@ -15,7 +15,7 @@ from torch import Tensor
 from ...errors import MultiworldError, WorldBrokenError, WorldClosedError
 from ..copies.plan import MemoryPlan
 from ..data.base import StepLoader
-from ..errors import SampleError, StepError
+from ..errors import LoaderWorkerError, SampleError, StepError
 from ..health.timing import DATA, FORWARD, IDLE, OPTIMIZER, WAIT, StepTimer
 from ..recovery.records import Announcement, Generation, Member
 from ..recovery.team import Team
@@ -529,7 +529,7 @@ class Trainer:
             step.change(StepChange.BROKE)
             return True
         self.failure = f"{type(error).__name__}: {error}"
-        is_own = isinstance(error, (StepError, SampleError, WorldBrokenError, WorldClosedError))
+        is_own = isinstance(error, (StepError, SampleError, LoaderWorkerError, WorldBrokenError, WorldClosedError))
         if isinstance(error, Exception) and (is_own or not isinstance(error, MultiworldError)):
             tell_others(self.team, self.loader, step.index, error)
         return False

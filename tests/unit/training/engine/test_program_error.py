@@ -8,7 +8,7 @@ import pytest
 
 from multiworld.training.data.base import StepLoader
 from multiworld.training.engine.program_error import MAX_TRIES, tell_others
-from multiworld.training.errors import PoisonedStepError, SampleError
+from multiworld.training.errors import LoaderWorkerError, PoisonedStepError, SampleError
 
 from .fake_team import FakeTeam
 
@@ -46,9 +46,15 @@ def test_a_step_in_which_programs_raise_again_and_again_is_poisoned() -> None:
     assert poisoned.value.samples == ("3.0", "3.1")
 
 
-def test_an_error_that_names_its_samples_is_believed() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        SampleError(3, 1, ("3.1",), "ValueError: bad", ""),
+        LoaderWorkerError("Its workers were killed three times.", ("3.1",)),
+    ],
+)
+def test_an_error_that_names_its_samples_is_believed(error: Exception) -> None:
     team = FakeTeam()
-    error = SampleError(3, 1, ("3.1",), "ValueError: bad", "")
     for _ in range(MAX_TRIES - 1):
         tell_others(team.as_team(), LOADER, 3, raised(error))
     with pytest.raises(PoisonedStepError) as poisoned:

@@ -130,9 +130,10 @@ function mark(fault, x, top, bottom) {
   return draw("g", {class: "mark " + fault.kind}, draw("title", {}, told(fault)),
     draw("line", {x1: x, x2: x, y1: top, y2: bottom}), draw("path", {d: sign}));
 }
+function plural(number, noun) { return number === 1 ? noun : noun + "s"; }
 function told(fault) {
   const after = fault.took_s === null ? "no step was committed since" : `committed again after ${took(fault.took_s)}`;
-  return `step ${fault.step}: ${fault.text}; ${fault.replicas} replicas, ${after}`;
+  return `step ${fault.step}: ${fault.text}; ${fault.replicas} ${plural(fault.replicas, "replica")}, ${after}`;
 }
 function curve(training, width) {
   const left = 48, right = width - 10, top = 16, bottom = 150, points = training.curve;
@@ -172,7 +173,8 @@ function faultRow(fault) {
     clock(fault.at)), ` step ${count(fault.step)}: ${fault.text}`, make("br", {}));
   const parts = Object.entries(fault.phases).map(([phase, seconds]) => `${phase} ${took(seconds)}`).join(", ");
   row.append(make("small", {}, fault.took_s === null ? "no step was committed since" :
-    `committed again after ${took(fault.took_s)}${parts ? ": " + parts : ""}; ${fault.replicas} replicas`));
+    `committed again after ${took(fault.took_s)}${parts ? ": " + parts : ""}; ` +
+    `${fault.replicas} ${plural(fault.replicas, "replica")}`));
   if (parts) row.append(bar(fault));
   return row;
 }
@@ -181,11 +183,12 @@ function trainingBlock(training, width) {
   const state = training.ended ? `ended${training.reason ? ": " + training.reason : ""}` :
     training.left_s === null ? "" : `${age(training.left_s)} left`;
   const value = training.is_finite ? short(training.value) : "not finite";
+  const failures = training.num_faults.failure || 0;
   const made = make("div", {className: "training"}, make("h3", {}, training.name, make("span", {className: "soft"},
     ` step ${count(training.step + 1)}${of}, generation ${training.generation}${state ? ", " + state : ""}`)),
   make("div", {className: "tiles"}, tile(value, training.value_name || "no value is recorded"),
-    tile(short(training.samples_per_s), "samples/s"), tile(training.replicas, "replicas"),
-    tile((100 * training.goodput).toFixed(1) + " %", "goodput"), tile(training.num_faults.failure || 0, "failures")));
+    tile(short(training.samples_per_s), "samples/s"), tile(training.replicas, plural(training.replicas, "replica")),
+    tile((100 * training.goodput).toFixed(1) + " %", "goodput"), tile(failures, plural(failures, "failure"))));
   if (training.curve.length) made.append(curve(training, width));
   const rows = make("ol", {className: "faults"}, ...training.faults.slice(-shownFaults).reverse().map(faultRow));
   rows.setAttribute("aria-label", `what happened to the members of ${training.name}, the newest first`);
