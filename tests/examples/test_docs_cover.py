@@ -107,7 +107,9 @@ COVER: dict[tuple[str, str], tuple[str, ...]] = {
     ("docs/training.md", "multiworld train --nproc"): (
         f"{TRAINING}::test_the_first_training_survives_a_kill_of_any_rank",
     ),
-    ("docs/training.md", "training.Checkpoint("): ("tests/process/test_training_checkpoint.py",),
+    ("docs/training.md", "multiworld train --nnodes"): ("tests/hosts/test_training_cut.py",),
+    ("docs/training.md", "every_steps=100, keep=3"): ("tests/process/test_training_checkpoint.py",),
+    ("docs/training.md", "copies=1, copy_every_steps=50"): ("tests/process/test_training_copies.py",),
     ("docs/training.md", "-    dist.init_process_group"): (
         f"{TRAINING}::test_the_lines_that_change_in_a_loop_with_fsdp2_are_those_of_the_examples",
         "tests/process/test_training_example_programs.py",

@@ -221,7 +221,7 @@ def test_shards_are_whole_and_their_random_numbers_the_same_after_a_loss(opened:
 
 def test_a_global_batch_that_leaves_replicas_without_work_is_refused() -> None:
     with (
-        training.join("few", rank=0, world_size=8, store="127.0.0.1:1", progress=False) as job,
+        training.join("few", rank=0, world_size=8, store="tcp://127.0.0.1:1", progress=False) as job,
         pytest.raises(
             ValueError, match="has 6 micro-batches of 2, fewer than the 8 replicas: raise global_batch to 16"
         ),

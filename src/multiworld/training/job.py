@@ -513,8 +513,9 @@ class Job:
     # ---- what the engine tells of its steps (see ``StepObserver``)
 
     def step_committed(self, step: Step, generation: Generation, facts: Sequence[Facts], outcome: Outcome) -> None:
-        if self._recorder is not None:
-            self._recorder.commit(step.index, generation.number, facts[:: self.replica.size])
+        if self._recorder is not None and self._trainer is not None:
+            by_replica, num_restarts = facts[:: self.replica.size], self._trainer.num_restarts
+            self._recorder.commit(step.index, generation.number, by_replica, num_restarts=num_restarts)
         link = process_link()
         if link is not None:
             link.progress()

@@ -45,9 +45,13 @@ class Ledger:
         ids = [list(names) for names in samples]
         self._write({"kind": "step", "step": step, "generation": generation, "done": by, "samples": ids})
 
-    def rewind(self, step: int, generation: int) -> None:
-        """The training goes back to ``step`` with a higher generation: what was committed from there on is void."""
-        self._write({"kind": "rewind", "step": step, "generation": generation})
+    def rewind(self, step: int, generation: int, before: Sequence[str] = ()) -> None:
+        """The training goes back to ``step`` with a higher generation: what was committed from there on is void.
+
+        ``before``: it begins anew after all replicas were lost, perhaps under another launcher that counts generations
+        from 1. Then what these members committed from there on is void.
+        """
+        self._write({"kind": "rewind", "step": step, "generation": generation, "before": list(before)})
 
     def close(self) -> None:
         """Idempotent."""
@@ -69,6 +73,11 @@ class Ledger:
             if self.failed is None:
                 logger.warning("the ledger %s lacks a line: %s. The training goes on without it", self.path, error)
             self.failed = error
+
+
+def members_in(directory: str | os.PathLike[str]) -> list[str]:
+    """Return the members that have a file there."""
+    return sorted(path.name.removesuffix(SUFFIX) for path in Path(directory).glob(f"*{SUFFIX}"))
 
 
 def read_ledger(directory: str | os.PathLike[str]) -> tuple[dict[str, Data], list[Record], list[str]]:
@@ -106,7 +115,7 @@ def _read(member: str, line: Any) -> Data | Record:
     if kind == "data":
         return Data(**line)
     if kind == "rewind":
-        return Rewound(member=member, **line)
+        return Rewound(member=member, before=tuple(line.pop("before", ())), **line)
     if kind == "step":
         return Committed(member=member, **line)
     raise ValueError(f"a line of an unknown kind: {kind}")

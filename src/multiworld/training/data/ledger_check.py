@@ -43,11 +43,19 @@ class Committed:
 
 @dataclass(frozen=True, kw_only=True)
 class Rewound:
-    """The training went back to ``step``: what earlier generations committed from there on does not count."""
+    """The training went back to ``step``: what earlier generations committed from there on does not count.
+
+    ``before``: if there are any, what these members committed from there on does not count, whatever the generation.
+    """
 
     member: str
     step: int
     generation: int
+    before: Sequence[str] = ()
+
+    def voids(self, record: Committed) -> bool:
+        is_before = record.member in self.before if self.before else record.generation < self.generation
+        return record.step >= self.step and is_before
 
 
 Record = Committed | Rewound
@@ -93,7 +101,7 @@ def check_records(data: Mapping[str, Data], records: Iterable[Record], torn: Seq
     void = set()
     for record in records:
         if isinstance(record, Committed):
-            if any(record.step >= back.step and record.generation < back.generation for back in rewinds):
+            if any(back.voids(record) for back in rewinds):
                 void.add((record.step, record.generation))
             else:
                 by_step[record.step].append(record)

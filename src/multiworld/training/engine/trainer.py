@@ -138,6 +138,8 @@ class Trainer:
         self.saved_step: Callable[[], int] = lambda: -1
         self.restart: Restart = lambda most: None
         """Called on the member whose state all begin with: it loads the newest checkpoint, if there is one."""
+        self.num_restarts = 0
+        """How often this member began together with all others, as nobody had any state."""
         self.memory: Memory = NoMemory()
         self.is_leaving: Callable[[], bool] = lambda: False
         self.own_facts: Callable[[int], MoreFacts] = lambda step: {}
@@ -633,6 +635,7 @@ class Trainer:
             self._transfers.has_come(receiving, wait=True)
             self._take(receiving)
         self._has_state = True
+        self.num_restarts += 1
         self.memory.begins(plan)
 
     def _restart(self, *, is_source: bool) -> None:

@@ -54,6 +54,17 @@ def test_a_step_that_only_a_dead_member_knew_of_is_computed_again_by_the_others(
     assert (report.steps, report.samples, report.problems) == (2, 8, ())
 
 
+def test_what_lost_members_committed_after_the_checkpoint_is_void_whatever_their_generation() -> None:
+    """Another launcher counts generations from 1 again."""
+    alone = {"c": [0, 1]}
+    lost = [step(number, member=member, generation=5) for number in range(4) for member in "ab"]
+    back = Rewound(member="c", step=2, generation=1, before=("a", "b"))
+    again = [step(number, member="c", generation=1, done=alone) for number in range(2, 6)]
+    report = checked(*lost, back, *again)
+    assert (report.steps, report.samples, report.void, told(report)) == (6, 24, 2, [])
+    assert told(checked(*lost, *again)), "nothing else says that the training began anew"
+
+
 @pytest.mark.parametrize(
     ("records", "what"),
     [
