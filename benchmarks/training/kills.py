@@ -97,12 +97,14 @@ def _kill_once(run: Run, rank: int, phase: str, found: Kills, after: float) -> f
 def _strike(run: Run, rank: int, phase: str) -> Strike:
     if phase not in ("transfer", "receive"):
         return run.strike([rank], phase)
+    if phase == "transfer":  # in one order: the transfer may be over before a second one is there
+        both = run.strike([(rank + 1) % 4], "backward", then=(rank, phase))
+        hit = [entry for entry in both.entries if entry["phase"] == phase]
+        pids = {entry.pid for entry in hit}
+        return Strike(hit[-1].at, hit, [pid for pid in both.survivors if pid not in pids])
     first = run.strike([(rank + 1) % 4], "backward")
-    second = run.strike([rank if phase == "transfer" else first.ranks[0]], phase)
-    if phase == "receive":  # the survivors are those of the first
-        second.survivors = first.survivors
-    else:
-        second.survivors = [pid for pid in first.survivors if pid not in {entry.pid for entry in second.entries}]
+    second = run.strike(first.ranks, phase)
+    second.survivors = first.survivors
     return second
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from multiworld.bench.report import Bound, Line
 from multiworld.bench.samples import Pairs, median
@@ -70,7 +70,7 @@ def overhead(alternations: int, steps: int) -> list[Line]:
 
 def checkpoints(alternations: int, steps: int) -> list[Line]:
     """A checkpoint every 20 steps, beside none."""
-    saving = OURS.having("ours, saving", "--save-every", "20")
+    saving = replace(OURS.having("ours, saving", "--save-every", "20"), saves=True)
     times = _alternate("checkpoints", [OURS, saving], CASES[0].options, alternations, steps)
     pairs = Pairs(times[saving.name], times[OURS.name])
     return [Line.of_pairs("a step, a checkpoint every 20", "ms", pairs, Bound.ratio_at_most(1.02))]
