@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -15,7 +16,7 @@ from torch import Tensor
 from ...errors import MultiworldError, WorldBrokenError, WorldClosedError
 from ..copies.plan import MemoryPlan
 from ..data.base import StepLoader
-from ..errors import LoaderWorkerError, SampleError, StepError
+from ..errors import BadStepError, LoaderWorkerError, SampleError, StepError
 from ..health.timing import DATA, FORWARD, IDLE, OPTIMIZER, WAIT, StepTimer
 from ..recovery.records import Announcement, Generation, Member
 from ..recovery.team import Team
@@ -435,7 +436,12 @@ class Trainer:
         step.values = outcome.values
         step.num_samples = outcome.num_done * self.loader.micro_batch
         self._buffers.undo()  # equal on all members, as the step began
-        skips = self.health.skips(step.index, generation.members, outcome, facts)
+        try:
+            skips = self.health.skips(step.index, generation.members, outcome, facts)
+        except BadStepError:  # the same on all; who ends first must not break the world of those who still hear facts
+            with contextlib.suppress(WorldBrokenError, WorldClosedError):
+                self._meet()
+            raise
         has_scaler = self.may_skip_optimizer
         if skips and has_scaler:  # it leaves the optimizer out by itself, and demands that there are gradients
             for reduced in self._reduced:
