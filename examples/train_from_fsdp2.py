@@ -82,7 +82,7 @@ def main() -> None:
                     os.kill(os.getpid(), signal.SIGKILL)
                 loss = loss_of(model, job.replica.part(batch))  # was: batch. This process's rows of it
                 loss.backward()  # type: ignore[no-untyped-call]
-                step.record(loss=loss)  # new: its mean over the whole step, wherever it was computed
+                step.record(loss=loss)  # new: the mean over the step, of all replicas
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()  # optimizer.zero_grad() went
         if step.committed and job.is_first and step.index % 10 == 9:  # was: if rank == 0

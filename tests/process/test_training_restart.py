@@ -1,4 +1,4 @@
-"""The processes of a sharded replica begin with the same checkpoint, whatever each of them can read."""
+"""All processes of a sharded replica begin with the same checkpoint, also if one cannot read the newest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever hosts there are and whichever die: partners are on other hosts first, and what is chosen is whole."""
+"""Partners are on other hosts first, and the chosen step has all its shards, for any hosts and any deaths."""
 
 from __future__ import annotations
 

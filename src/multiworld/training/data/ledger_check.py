@@ -45,7 +45,8 @@ class Committed:
 class Rewound:
     """The training went back to ``step``: what earlier generations committed from there on does not count.
 
-    ``before``: if there are any, what these members committed from there on does not count, whatever the generation.
+    ``before``: lost members. If there are any, their commits from there on do not count, in any generation; commits of
+    other members do.
     """
 
     member: str

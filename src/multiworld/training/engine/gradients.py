@@ -71,9 +71,7 @@ class Gradients:
         self.buckets = [FlatBucket(bucket, parameters) for bucket in lay_out(shapes)]
         self._sums = [bucket.views(bucket.sums, self.parameters) for bucket in self.buckets]
         self._reduced = [view for bucket in self.buckets for view in bucket.views(bucket.reduced, self.parameters)]
-        self._is_part = [
-            hasattr(each, "to_local") for each in parameters
-        ]  # asked for each gradient, it would cost more
+        self._is_part = [hasattr(each, "to_local") for each in parameters]  # looked up once: per gradient it costs more
         self.used: set[int] = set()
         """The parameters that had a gradient in this step."""
         self.late: set[int] = set()
