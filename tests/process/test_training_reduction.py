@@ -11,8 +11,9 @@ from torch import Tensor
 
 import multiworld as mw
 from multiworld.training.engine.buckets import lay_out
-from multiworld.training.engine.commit import INLINE_BYTES, exchange
+from multiworld.training.engine.commit import exchange
 from multiworld.training.engine.facts import Facts
+from multiworld.training.engine.gathering import INLINE_BYTES
 from multiworld.training.engine.gradients import FlatBucket
 from multiworld.training.engine.reduction import Reduction, SumReduction, TreeReduction
 from multiworld.training.recovery import transfer

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-import torch
-
-from ...channel.base import ReduceOp
 from ...wire.messages import decode, encode
 from ...world.world import World
 from .facts import Facts
-
-INLINE_BYTES: Final = 1020
-LENGTH_BYTES: Final = 4
-SUMMED_BYTES: Final = 16 * 1024
-"""Up to this size of all rows together one small all-reduce is quicker than an all-gather with a tensor for each."""
+from .gathering import gather
 
 
 def exchange(world: World, facts: Facts) -> list[Facts]:
@@ -22,38 +13,5 @@ def exchange(world: World, facts: Facts) -> list[Facts]:
 
     Who returns knows that every rank has called this, so that every rank's gradients were complete.
     """
-    packed = encode(facts)
-    rows = _gather(world, packed[:INLINE_BYTES], len(packed), INLINE_BYTES)
-    longest = max(map(_length, rows))
-    if longest > INLINE_BYTES:  # rare; all know, so all gather again
-        rows = _gather(world, packed, len(packed), longest)
-    heard = [row[LENGTH_BYTES : LENGTH_BYTES + _length(row)] for row in rows]
-    return [facts if rank == world.rank else decode(Facts, row) for rank, row in enumerate(heard)]
-
-
-def _gather(world: World, packed: bytes, length: int, size_bytes: int) -> list[bytearray]:
-    """Return a row of each rank: the length of all that it says, and the first ``size_bytes`` of that."""
-    row = (length.to_bytes(LENGTH_BYTES, "little") + packed).ljust(LENGTH_BYTES + size_bytes, b"\0")
-    if len(row) * world.world_size <= SUMMED_BYTES:
-        return _sum_up(world, row)
-    mine = torch.frombuffer(bytearray(row), dtype=torch.uint8).to(world.device)
-    rows = list(mine.new_empty(world.world_size, len(row)).unbind())
-    world.wait_thread(world.start_all_gather(rows, mine, None), None, None)
-    return [bytearray(each.cpu().numpy().tobytes()) for each in rows]
-
-
-def _sum_up(world: World, row: bytes) -> list[bytearray]:
-    """Gather rows as a sum of tables, in each of which the rows of the others are zero."""
-    size_bytes = len(row)
-    table = bytearray(size_bytes * world.world_size)
-    table[world.rank * size_bytes : (world.rank + 1) * size_bytes] = row
-    on_host = torch.frombuffer(table, dtype=torch.uint8)
-    summed = on_host.to(world.device)  # itself, where it is there already
-    world.wait_thread(world.start_all_reduce(summed, ReduceOp.SUM, None), None, None)
-    if summed is not on_host:
-        on_host.copy_(summed)
-    return [table[start : start + size_bytes] for start in range(0, len(table), size_bytes)]
-
-
-def _length(row: bytearray) -> int:
-    return int.from_bytes(row[:LENGTH_BYTES], "little")
+    heard = gather(world, encode(facts))
+    return [facts if rank == world.rank else decode(Facts, each) for rank, each in enumerate(heard)]

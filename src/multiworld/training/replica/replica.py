@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from ...errors import JoinTimeoutError, WorldBrokenError, WorldClosedError
 from ...wire.messages import decode, encode, message
 from ...world.world import World
 from ..engine.facts import Facts
+from ..engine.gathering import gather
 from ..errors import ReplicaBrokenError, SetupError
 
 if TYPE_CHECKING:
@@ -164,19 +164,7 @@ class Replica:
     def _gather(self, content: bytes) -> list[bytes]:
         """Return what each process of the replica has given. Raises ReplicaBrokenError."""
         try:
-            lengths = self._gather_tensor(torch.tensor([len(content)]))
-            longest = max(int(length) for length in lengths)
-            padded = torch.zeros(max(1, longest), dtype=torch.uint8)
-            if content:
-                padded[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-            rows = self._gather_tensor(padded)
+            return gather(self.world, content)
         except (WorldBrokenError, WorldClosedError) as error:
             self.check(error)
             raise
-        return [bytes(row[: int(length)].tolist()) for row, length in zip(rows, lengths, strict=True)]
-
-    def _gather_tensor(self, tensor: Tensor) -> list[Tensor]:
-        mine = tensor.to(self.world.device)
-        rows = [torch.empty_like(mine) for _ in range(self.size)]
-        self.world.wait_thread(self.world.start_all_gather(rows, mine, None), None, None)
-        return [row.cpu() for row in rows]

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from multiworld.training.engine.commit import INLINE_BYTES, SUMMED_BYTES, exchange
+from multiworld.training.engine.commit import exchange
 from multiworld.training.engine.facts import Facts
+from multiworld.training.engine.gathering import INLINE_BYTES, SUMMED_BYTES, gather
 from multiworld.world.world import World
 
 ROW_BYTES = INLINE_BYTES + 4
@@ -108,3 +109,10 @@ def test_facts_that_just_fit_need_one_collective() -> None:
     assert calls == [["all_reduce"]] * 2
     _, calls = exchanged([room + 1, 0])
     assert [len(each) for each in calls] == [2, 2]
+
+
+def test_members_hear_nothing_of_one_that_says_nothing() -> None:
+    meeting = Meeting(2)
+    worlds = [cast("World", MemberWorld(meeting, rank)) for rank in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(gather, worlds, [b"", b"\0x\0"])) == [[b"", b"\0x\0"]] * 2
