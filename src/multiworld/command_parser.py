@@ -42,6 +42,9 @@ class _Help(argparse.HelpFormatter):
 class CommandParser(argparse.ArgumentParser):
     """An ``ArgumentParser`` that takes no abbreviations unless it is told to."""
 
+    missing = ""
+    """What to say if a required argument is missing; empty: argparse's own words."""
+
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"formatter_class": _Help, "allow_abbrev": False, **settings})
         self._given: Sequence[str] = ()
@@ -66,12 +69,14 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if SAID_OTHERWISE.search(message):  # an option that nobody knows is why an argument is missing, or too much
-            hints = [hint for each in self._given if (hint := self._hint(each)) is not None]
+            hints = [hint for each in self._given if (hint := self.hint(each)) is not None]
             if hints:
                 message = "; ".join(hints)
+            elif self.missing and message.startswith("the following arguments are required"):
+                message = self.missing
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
-    def _hint(self, given: str) -> str | None:
+    def hint(self, given: str) -> str | None:
         """Return what is to be said of an argument that looks like an option, but is none."""
         name = given.partition("=")[0]
         if not name.startswith("--") or name == "--" or name in self._option_string_actions:

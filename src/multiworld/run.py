@@ -17,7 +17,7 @@ if __name__ == "__main__":  # the rest takes a second to import, in which a sign
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from .elastic.launch.arguments import options_from
-from .elastic.launch.parser import run_parser
+from .elastic.launch.parser import RUN, run_parser
 
 __all__ = ["launcher_of", "main"]
 
@@ -32,12 +32,15 @@ def main(args: Sequence[str] | None = None, *, in_place: bool = False) -> None:
     launcher_of(is_announced=in_place)(args, in_place=in_place)
 
 
-def launcher_of(**changes: Any) -> Callable[..., None]:
-    """Return what runs a job as ``main`` does, with these of its ``JobOptions`` instead of what the line says."""
+def launcher_of(prog: str = RUN, **changes: Any) -> Callable[..., None]:
+    """Return what runs a job as ``main`` does, with these of its ``JobOptions`` instead of what the line says.
+
+    ``prog``: the command that refuses a line.
+    """
 
     @record
     def run(args: Sequence[str] | None = None, *, in_place: bool = False) -> None:
-        options = replace(options_from(run_parser().parse_args(args)), **changes)
+        options = replace(options_from(run_parser(prog).parse_args(args)), **changes)
         if in_place:  # what this process imports stays: a collection that looks at all of it takes 70 ms
             gc.disable()
         from .elastic.launch.launcher import launch  # what makes no sense is told without it
@@ -53,6 +56,5 @@ def launcher_of(**changes: Any) -> Callable[..., None]:
 if __name__ == "__main__":
     from .cli.job_end import told
     from .cli.own_process import run_in_own_process
-    from .elastic.launch.parser import RUN
 
     sys.exit(run_in_own_process("multiworld run", partial(told, RUN, partial(main, in_place=True), None)))

@@ -47,6 +47,7 @@ def test_help_of_a_command_is_that_of_the_command(capsys: pytest.CaptureFixture[
     assert "did you mean 'status'?" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("ignore:Unable to enable fault handler")  # torch's record wants a real stderr
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
@@ -63,6 +64,15 @@ def test_help_of_a_command_is_that_of_the_command(capsys: pytest.CaptureFixture[
         ("manifest k8s --imgae x", "--imgae, did you mean '--image'?"),
         ("run --nproc-per-nde 2 x.py", "--nproc-per-nde, did you mean '--nproc-per-node'?"),
         ("run --nproc_per_nde=2 x.py", "--nproc_per_nde=2, did you mean '--nproc-per-node'?"),
+        ("run --nproc-per-nde=2", "--nproc-per-nde=2, did you mean '--nproc-per-node'?"),
+        ("run --nnodes 1", "multiworld run: no program is given: name the script to run after the options"),
+        ("run --job x train.py", "--job, did you mean '--rdzv-id'?"),
+        ("train --job x train.py", "multiworld train: unrecognized arguments: --job, did you mean '--rdzv-id'?"),
+        ("train --min_replicas=2 x.py", "--min_replicas=2, which the program says: training.join(..., min_replicas=N)"),
+        ("train --restart no x.py", "multiworld train: argument --restart: 'no': expected one of worker, world"),
+        ("train --nnodes 1", "multiworld train: no program is given"),
+        ("train --log 3 x.py", "multiworld train: ambiguous option: --log could match --log-dir"),
+        ("train statu", "no such script: statu, did you mean 'multiworld train status'?"),
         ("exec --hostfiel f ls", "--hostfiel, did you mean '--hostfile'?"),
         ("status --xyzzy", "unrecognized arguments: --xyzzy (see multiworld status --help)"),
     ],

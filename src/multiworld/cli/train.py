@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -30,9 +31,9 @@ examples:
   multiworld train status
   multiworld train report --svg what-happened.svg logs
 
-All options of 'multiworld run' may stand before FILE; they override what a configuration file says. Unlike there, a
-worker that fails is started again by itself, up to 10 times in any ten minutes. With --log-dir, each process records
-what happens to the training in DIR/RUN/training.
+All options of 'multiworld run' may stand before FILE (its --help lists them); they override what a configuration file
+says. Unlike there, a worker that fails is started again by itself, up to 10 times in any ten minutes. With --log-dir,
+each process records what happens to the training in DIR/RUN/training.
 
 A configuration file (.yaml, .yml or .json) may say:
 """
@@ -54,12 +55,12 @@ def main(arguments: Sequence[str]) -> int:
     """Run one of them and return the exit status: see the epilogue."""
     if arguments and arguments[0] in VERBS:
         return VERBS[arguments[0]](arguments[1:])
-    if not arguments or any(each in ("-h", "--help") for each in _before_file(arguments)):
-        parser = command_parser()
-        parser.parse_args(["--help"] if arguments else [])
     from ..serving.config.problems import ConfigError
 
     try:
+        if not arguments or any(each in ("-h", "--help") for each in _before_file(arguments)):
+            parser = command_parser()
+            parser.parse_args(["--help"] if arguments else [])
         line, variables = command_line(arguments)
     except (ConfigError, ValueError) as error:
         print(f"{TRAIN}: {error}", file=sys.stderr)
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
     from ..run import launcher_of  # which needs torch
     from .job_end import told
 
-    return told(TRAIN, partial(launcher_of(is_announced=True), in_place=True), line)
+    return told(TRAIN, partial(launcher_of(TRAIN, is_announced=True), in_place=True), line)
 
 
 def command_line(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -79,6 +80,8 @@ def command_line(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     Raises ConfigError for a file that makes no sense, ValueError for options that do not.
     """
     ours = _before_file(arguments)
+    if len(ours) == 1 and not os.path.exists(ours[0]) and (close := difflib.get_close_matches(ours[0], VERBS, n=1)):
+        raise ValueError(f"no such script: {ours[0]}, did you mean '{TRAIN} {close[0]}'?")
     defaults = [option for variable, option in DEFAULTS.items() if variable not in os.environ]
     if not ours or not ours[-1].endswith(FILES) or ours[-1].startswith("-"):
         return [*defaults, *arguments], {}
@@ -93,7 +96,7 @@ def _before_file(arguments: Sequence[str]) -> list[str]:
     from ..elastic.launch.command_line import split_at_script
     from ..elastic.launch.parser import run_parser  # which needs torch
 
-    parser = run_parser()
+    parser = run_parser(TRAIN)
     preferred: frozenset[str] = getattr(parser, "preferred", frozenset())
     ours, _ = split_at_script(list(arguments), parser._option_string_actions, preferred)
     return ours

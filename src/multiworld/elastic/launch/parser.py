@@ -20,6 +20,13 @@ from .command_line import AmbiguousOptionError, split_at_script
 
 RUN = "multiworld run"
 LAUNCH = "python -m multiworld.launch"
+ELSEWHERE = {
+    "--job": "did you mean '--rdzv-id'?",
+    "--min-replicas": "which the program says: training.join(..., min_replicas=N)",
+    "--checkpoint": "which the program says: training.join(..., checkpoint=training.Checkpoint(DIR))",
+    "--record": "did you mean '--log-dir'?",
+}
+"""Options that users try here, as another command, a configuration file or a program has the name; what to do."""
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 EPILOG = """\
 examples:
@@ -34,12 +41,12 @@ Exit status: that of the worker that failed first (128 + N if signal N ended it)
 job was drained, 2 for a command that makes no sense, 128 + N if signal N ended the launcher, 1 for other errors."""
 
 
-def run_parser() -> argparse.ArgumentParser:
+def run_parser(prog: str = RUN) -> argparse.ArgumentParser:
     """Return the parser of ``multiworld run``. Its defaults come from the ``PET_`` variables of this moment.
 
-    Raises ValueError for such a variable that no option can have.
+    ``prog``: the command that the user has typed. Raises ValueError for such a variable that no option can have.
     """
-    return _parser(RUN, "Start workers on this host and watch them; start again only what failed.")
+    return _parser(prog, "Start workers on this host and watch them; start again only what failed.")
 
 
 def launch_parser() -> argparse.ArgumentParser:
@@ -60,6 +67,7 @@ class _Parser(CommandParser):
 
     preferred: frozenset[str] = frozenset()
     """The options whose abbreviations stand for nothing else: torchrun's."""
+    missing = "no program is given: name the script to run after the options"
 
     def parse_known_args(  # type: ignore[override]  # its overloads are for other classes of namespaces
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -72,6 +80,10 @@ class _Parser(CommandParser):
         parsed, unknown = super().parse_known_args(ours, namespace)
         parsed.training_script_args = of_script
         return parsed, unknown
+
+    def hint(self, given: str) -> str | None:
+        name = given.partition("=")[0].replace("_", "-")
+        return f"unrecognized arguments: {given}, {ELSEWHERE[name]}" if name in ELSEWHERE else super().hint(given)
 
 
 class _Switch(check_env):
