@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 
@@ -13,7 +14,7 @@ from multiworld.store.tcp import TCPStore
 from multiworld.testing import wait_until
 from multiworld.training.recovery.agreement import Rules
 from multiworld.training.recovery.membership import Membership, MembershipOptions, new_member
-from multiworld.training.recovery.records import Announcement, Generation
+from multiworld.training.recovery.records import Announcement, Generation, LostMember
 from multiworld.training.recovery.store_link import StoreLink
 from multiworld.wire.messages import decode
 from multiworld.wire.progress.waiting import wait_blocking
@@ -98,9 +99,11 @@ def test_closing_ends_the_search(manager: mw.WorldManager, server: Server) -> No
     server.come_back()
 
 
-def new_membership(manager: mw.WorldManager, url: str, rank: int) -> Membership:
+def new_membership(
+    manager: mw.WorldManager, url: str, rank: int, *, gather_s: float = 0.2, lease_s: float = 1.0
+) -> Membership:
     options = MembershipOptions(
-        name="t", rules=Rules(expected=2, gather_s=0.2), lease_s=1.0, join_timeout_s=TIMEOUT_S, store=url
+        name="t", rules=Rules(expected=2, gather_s=gather_s), lease_s=lease_s, join_timeout_s=TIMEOUT_S, store=url
     )
     return Membership(manager, new_member(rank, "here"), options)
 
@@ -112,7 +115,9 @@ def test_a_new_store_is_told_of_the_generation_that_stands_and_newcomers_wait_fo
     generation = trains.agree(lambda: Announcement(member=trains.member, has_state=False))
     assert (generation.number, generation.is_restart) == (1, True)
     trains.settled()
+    before = trains.store
     server.lose()
+    assert wait_until(lambda: before.lost_reason is not None, TIMEOUT_S)
     server.come_back()
     store = trains.store
     record = wait_blocking(store.get(trains.prefix + "generation"))
@@ -133,6 +138,25 @@ def test_a_new_store_is_told_of_the_generation_that_stands_and_newcomers_wait_fo
     assert [each.rank for each in second.members] == [0, 1]
     assert second.stateless == (comes.member.id,)
     for each in (trains, comes):
+        each.close()
+
+
+def test_one_that_is_found_lost_while_the_others_agree_is_not_waited_for(
+    manager: mw.WorldManager, server: Server
+) -> None:
+    """Its presence stands in the store until the store finds it lost, too, and here its silence is none for long."""
+    one, other = (
+        new_membership(manager, server.url, rank, gather_s=TIMEOUT_S, lease_s=4 * TIMEOUT_S) for rank in (0, 1)
+    )
+    first = in_thread(one.agree, lambda: Announcement(member=one.member, has_state=False))
+    generation = other.agree(lambda: Announcement(member=other.member, has_state=False))
+    assert first.result(TIMEOUT_S) == generation
+    assert len(generation.members) == 2
+    gone = LostMember(id=other.member.id, cause="PeerUnreachableError")
+    looks = itertools.count()
+    second = one.agree(lambda: Announcement(member=one.member), lambda: () if next(looks) < 3 else (gone,))
+    assert second.members == (one.member,)
+    for each in (one, other):
         each.close()
 
 

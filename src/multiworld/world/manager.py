@@ -527,6 +527,10 @@ class WorldManager:
             ):  # else what it took part in may still end well, for as long as a leave lasts
                 error = BY_CAUSE[lost.cause]
                 world.break_with(error(world.name, world.generation, rank, lost.detail))
+        for world in list(self._worlds.values()):  # those that are broken, too
+            if link.peer.id in world.peer_ids:
+                rank = world.peer_ids.index(link.peer.id)
+                world.note_loss(BY_CAUSE[lost.cause](world.name, world.generation, rank, lost.detail))
         for world, entry in list(self._parting.items()):
             if lost.cause is not Cause.LEFT and entry.rank_of(link.peer.id) >= 0:
                 world.parted.succeed(None)  # it takes nothing any more

@@ -117,6 +117,10 @@ class World(WorldOperations):
         self.backend, self.device = backend, device
         self._owner = owner
         self._broken: Operation[WorldBrokenError] = Operation()
+        self.peer_ids: tuple[str, ...] = ()
+        """The members' processes in the order of ranks, once they have met."""
+        self.losses: tuple[WorldBrokenError, ...] = ()
+        """Of all members that this process has lost, also once the world is broken, until it is closed here."""
         self.parted: Operation[None] = Operation()
         """Once the world is broken: done when what was sent before has arrived, or cannot arrive any more."""
         self._formed_at = time.monotonic()
@@ -416,6 +420,10 @@ class World(WorldOperations):
                 self._owner.world_broke(self, error)
             self._broken.succeed(error)
         return True
+
+    def note_loss(self, error: WorldBrokenError) -> None:
+        """A member is lost, whether the world is broken by then or not. Progress thread only."""
+        self.losses += (error,)
 
     def _end_channel(self, error: WorldBrokenError) -> None:
         channel, parted = self._channel, Operation.succeeded(None)

@@ -21,7 +21,7 @@ from ...world.manager import WorldManager
 from ..errors import PeerRaisedError, SetupError, TooFewReplicasError
 from ..replica.layout import whole_replicas
 from .agreement import Rules, Situation, Wait, agree, differences
-from .records import Announcement, Generation, Member, Presence, TrainingOver
+from .records import Announcement, Generation, LostMember, Member, Presence, TrainingOver
 from .store_link import StoreLink
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Membership:
         self._place_then: Place | None = None
         self._poll: Operation[dict[str, bytes]] | None = None
         self._polled_at = 0.0
-        self._said: tuple[TCPStore, str] | None = None
+        self._said: tuple[TCPStore, str, Announcement] | None = None
         self.limit: int | None = None
         """After so many steps the training is over; None: it has no end."""
         self.newcomers: tuple[str, ...] = ()
@@ -172,8 +172,10 @@ class Membership:
 
     # ---- agreement
 
-    def agree(self, announce: Callable[[], Announcement]) -> Generation:
-        """Return the next generation. This member is part of it.
+    def agree(
+        self, announce: Callable[[], Announcement], lost: Callable[[], tuple[LostMember, ...]] = tuple
+    ) -> Generation:
+        """Return the next generation. This member is part of it. ``lost``: whom it has lost, which may become more.
 
         Raises PeerRaisedError if the program raised on a member, TooFewReplicasError, ExcludedError, and OverError on a
         newcomer that comes after the last step.
@@ -182,17 +184,18 @@ class Membership:
         began = time.monotonic()
         while True:
             try:
-                return self._agree(announce(), began)
+                return self._agree(announce(), lost, began)
             except StoreError as error:
                 left_s = began + self._options.join_timeout_s - time.monotonic()
                 if left_s <= 0:
                     raise
                 logger.warning("the store was lost while members agreed (%s); looking for another", error)
 
-    def _agree(self, mine: Announcement, began: float) -> Generation:
+    def _agree(self, mine: Announcement, lost: Callable[[], tuple[LostMember, ...]], began: float) -> Generation:
         store, pause, said_at = self.store, LOOK_S, began
         here_since = time.monotonic()
         known = self.generation
+        mine = replace(mine, lost=lost())
         self._announce(store, mine, 0 if known is None else known.number)
         while True:
             found = wait_blocking(store.entries(self.prefix))
@@ -210,6 +213,8 @@ class Membership:
                     return current
                 if known is not None:
                     raise ExcludedError
+            if (lost_by_now := lost()) != mine.lost:
+                mine = replace(mine, lost=lost_by_now)
             self._announce(store, mine, 0 if current is None else current.number)
             situation = self._situation(store, found, current, here_since, began)
             self._check_raised(situation)
@@ -234,10 +239,12 @@ class Membership:
 
     def _announce(self, store: TCPStore, mine: Announcement, number: int) -> None:
         key = f"{self.prefix}said/{number}/{self.member.id}"
-        if self._said == (store, key):
+        said = self._said
+        if said is not None and said[0] is store and said[1] == key and said[2] is mine:
             return
-        self._withdraw(store)
-        self._said = store, key
+        if said is not None and said[1] != key:
+            self._withdraw(store)
+        self._said = store, key, mine
         wait_blocking(store.set(key, encode(mine), lease=True))
 
     def _withdraw(self, store: TCPStore) -> None:

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 from ...errors import (
@@ -27,7 +26,7 @@ from ...world.world import World
 from ..errors import ReplicaBrokenError
 from ..replica.replica import Replica
 from .membership import Membership, new_member
-from .records import Announcement, Generation, LostMember
+from .records import Announcement, Generation, LostMember, Member
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +58,8 @@ class Team:
         self._world: World | None = None
         self._shard_world: World | None = None
         self._generation: Generation | None = None
+        self._formed: Generation | None = None
+        """That of ``_world``: the present one may not be formed yet."""
         self.lost: tuple[LostMember, ...] = ()
         """Whom this member has lost of the present generation."""
         self.broke_at: float | None = None
@@ -101,11 +102,17 @@ class Team:
         """
         place = self.place_of(error)
         if isinstance(error, LOSSES) and place >= 0:
-            member = self.generation.members[place]
-            lost = LostMember(
-                id=member.id, cause=type(error).__name__, detail=error.cause, is_proven=isinstance(error, PROVEN)
-            )
-            self.lost = (*(each for each in self.lost if each.id != member.id), lost)
+            self.lost = with_loss(self.lost, self.generation.members[place], error)
+
+    def all_lost(self) -> tuple[LostMember, ...]:
+        """Return whom this member has lost by now. A world breaks with the first one, and its links are still watched.
+
+        So those whose host was cut off at the same time are lost in one agreement, and not in one after the other.
+        """
+        if self._world is not None and self._formed is self._generation and not self.stands:
+            for error in self._world.losses:
+                self.note(error)
+        return self.lost
 
     def place_of(self, error: WorldBrokenError) -> int:
         """Return the place of the member that broke the world, or the world of this shard; -1 if none did."""
@@ -129,7 +136,7 @@ class Team:
         """
         while True:
             began = time.monotonic()
-            generation = self.membership.agree(lambda: replace(announce(), lost=self.lost))
+            generation = self.membership.agree(announce, self.all_lost)
             phase("agree", time.monotonic() - began)
             began = time.monotonic()
             self._generation, self.lost = generation, ()
@@ -139,6 +146,7 @@ class Team:
             phase("form", time.monotonic() - began)
             self._end_worlds(gracefully=True)
             self._world, self._shard_world = worlds
+            self._formed = generation
             self.membership.settled()
             self.world.on_broken(self.membership.beat)
             self.broke_at = None
@@ -229,6 +237,16 @@ class Team:
 
     def close(self, *, gracefully: bool) -> None:
         self._end_worlds(gracefully=gracefully)
+
+
+def with_loss(lost: tuple[LostMember, ...], member: Member, error: WorldBrokenError) -> tuple[LostMember, ...]:
+    """Return these with one more. What was heard first counts, unless only the later one is proven."""
+    is_proven = isinstance(error, PROVEN)
+    known = next((each for each in lost if each.id == member.id), None)
+    if known is not None and known.is_proven >= is_proven:
+        return lost
+    loss = LostMember(id=member.id, cause=type(error).__name__, detail=error.cause, is_proven=is_proven)
+    return (*(each for each in lost if each is not known), loss)
 
 
 def _end_with(world: World, other: World) -> None:

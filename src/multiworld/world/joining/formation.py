@@ -162,6 +162,7 @@ class Formation:
     ) -> None:
         await on_progress_thread(self._loop)
         me, members = invitation.me, meeting.members
+        world.peer_ids = tuple(member.id for member in members)
         ready = self._membership.open(world, meeting.uid, members)
         if ready.done:
             await ready  # a member gave this generation up before we knew of it
