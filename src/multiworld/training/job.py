@@ -360,7 +360,7 @@ class Job:
         except OverError as over:
             reason = f"all {over.step} steps were done before this process came"
             logger.warning("training %r: %s; another training needs another name", self.options.name, reason)
-            trainer.restart(None)  # the program may want the result
+            trainer.services.restart(None)  # the program may want the result
         except GeneratorExit:
             error = trainer.failure or self.replica.failure
             if not error and is_left_by_error(sys._getframe().f_back):
@@ -385,16 +385,17 @@ class Job:
         trainer, gradients = make_trainer(
             self._team, self.state, parts, loader, self, recoveries, self.options, self._sync, self.world_size
         )
-        trainer.is_leaving = self._is_leaving
-        trainer.may_skip_optimizer = any(isinstance(part, torch.amp.GradScaler) for part in self.state.parts.values())
-        trainer.timer = step_timer(gradients.parameters[0].device)
-        self._backward_start = BackwardStart(gradients.parameters, trainer.timer)
-        trainer.health = self._new_health(has_scaler=trainer.may_skip_optimizer)
+        services = trainer.services
+        services.is_leaving = self._is_leaving
+        services.may_skip_optimizer = any(isinstance(part, torch.amp.GradScaler) for part in self.state.parts.values())
+        services.timer = step_timer(gradients.parameters[0].device)
+        self._backward_start = BackwardStart(gradients.parameters, services.timer)
+        services.health = self._new_health(has_scaler=services.may_skip_optimizer)
         if self._keeper is not None:
-            trainer.saved_step, trainer.restart = self._keeper.saved_step, self._keeper.restart
-            trainer.own_facts = self._own_facts
+            services.saved_step, services.restart = self._keeper.saved_step, self._keeper.restart
+            services.own_facts = self._own_facts
         if self._copies is not None:
-            trainer.memory = self._copies
+            services.memory = self._copies
         trainer.ending.num_wanted = self._num_wanted
         return trainer
 
@@ -491,7 +492,7 @@ class Job:
             asked_by.close()
         if self._trainer is not None:
             self._trainer.close()
-            self._trainer.timer.close()
+            self._trainer.services.timer.close()
         if self._keeper is not None:
             self._keeper.close(is_complete=False, has_failed=not gracefully)
         self._team.close(gracefully=gracefully)

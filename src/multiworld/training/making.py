@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from .data.base import StepLoader
 from .engine.buffers import Buffers
+from .engine.computing import Computing
 from .engine.gradients import Gradients
 from .engine.reduction import Reduction, SumReduction, TreeReduction
+from .engine.services import Services
 from .engine.trainer import RecoveryObserver, StepObserver, Trainer, TrainerOptions
 from .options import TrainingOptions
 from .parts import TrainedParts, digest_of
@@ -13,6 +15,7 @@ from .recovery.state_parts import check_parts
 from .recovery.team import Team
 from .state import TrainingState
 from .sync.outer import make_outer_step
+from .sync.reduction import LocalReduction
 from .sync.rounds import RoundTrainer
 from .sync.strategies import DiLoCo, LocalSGD
 
@@ -34,21 +37,23 @@ def make_trainer(
     gradients = Gradients(list(parameters.values()), list(parameters), separate=options.exact)
     trainer_options = TrainerOptions(
         batch=options.batch,
-        exact=options.exact,
-        seed=options.seed,
         digest=digest_of(agreed(parts, state, loader, options, sync)),
         full_size=world_size // options.replica_size,
     )
+    services = Services()
     trainer: Trainer
     if sync is None:
         reduction: Reduction = TreeReduction() if options.exact else SumReduction()
         buffers = Buffers(list(parts.buffers.values()), separate=options.exact)
-        trainer = Trainer(team, state, gradients, buffers, reduction, loader, observer, recoveries, trainer_options)
+        seed = options.seed if options.exact else None
+        computing = Computing(team, gradients, buffers, reduction, loader, services, seed=seed)
+        trainer = Trainer(team, state, computing, services, loader, observer, recoveries, trainer_options)
     else:
         outer = make_outer_step(sync, parts.modules)  # now, as its anchors are what the program has loaded
         state.add("outer", outer)
+        computing = Computing(team, gradients, Buffers([]), LocalReduction(), loader, services, alone=True)
         trainer = RoundTrainer(
-            team, state, gradients, loader, observer, recoveries, trainer_options, strategy=sync, outer=outer
+            team, state, computing, services, loader, observer, recoveries, trainer_options, strategy=sync, outer=outer
         )
     if all(part is not loader for part in state.parts.values()):
         state.add("data", loader)  # one of the program's own

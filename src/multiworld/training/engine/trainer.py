@@ -6,37 +6,31 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
-
-import torch
-from torch import Tensor
 
 from ...errors import MultiworldError, WorldBrokenError, WorldClosedError
 from ..copies.plan import MemoryPlan
 from ..data.base import StepLoader
 from ..errors import BadStepError, LoaderWorkerError, SampleError, StepError
-from ..health.timing import DATA, FORWARD, IDLE, OPTIMIZER, WAIT, StepTimer
+from ..health.timing import IDLE, OPTIMIZER
 from ..recovery.records import Announcement, Generation, Member
 from ..recovery.team import Team
 from ..recovery.transfer import DamagedStateError, Receiving, Sending
 from ..replica.layout import places_of_shard
 from ..state import TrainingState
-from .buffers import Buffers
 from .commit import exchange
+from .computing import Computing
 from .decision import Outcome, decide
 from .ending import Ending
-from .facts import Facts, MoreFacts
-from .gradients import FlatBucket, Gradients
-from .health import NoHealth, StepHealth
-from .memory import CopiesUnusableError, Memory, NoMemory
+from .facts import Facts
+from .memory import CopiesUnusableError
 from .missed_steps import MissedStep, MissedSteps
 from .program_error import MAX_TRIES, tell_others
-from .progress import StepProgress
-from .reduction import Reduction
 from .regrouping import Regrouping
-from .restarting import Restart, restart_alike
+from .restarting import restart_alike
+from .services import Services
 from .shares import Shares
 from .step import Step, StepChange, StepPhase
 from .transfers import Transfers
@@ -82,14 +76,12 @@ class StepObserver(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerOptions:
-    """``batch``: what becomes of a lost member's micro-batches. ``seed``: of random numbers, when ``exact``.
+    """``batch``: what becomes of a lost member's micro-batches.
 
     ``full_size``: how many replicas there are when all are there.
     """
 
     batch: str = "constant"
-    exact: bool = False
-    seed: int = 0
     digest: str = ""
     full_size: int = 1
 
@@ -101,18 +93,17 @@ class Trainer:
         self,
         team: Team,
         state: TrainingState,
-        gradients: Gradients,
-        buffers: Buffers,
-        reduction: Reduction,
+        computing: Computing,
+        services: Services,
         loader: StepLoader,
         observer: StepObserver,
         recoveries: RecoveryObserver,
         options: TrainerOptions,
     ) -> None:
         self.team, self.state, self.loader = team, state, loader
-        self._gradients, self._buffers, self._reduction = gradients, buffers, reduction
+        self.services = services
+        self._computing, self._gradients, self._buffers = computing, computing.gradients, computing.buffers
         self._observer, self._recoveries, self._options = observer, recoveries, options
-        self._progress = StepProgress()
         self._facts: list[Facts] = []
         """Of the step before the present one, of all members; empty if they were not heard."""
         self._outcome = Outcome()
@@ -136,25 +127,12 @@ class Trainer:
         self._attempt = 0
         self._redo_began: float | None = None
         self._num_optimizer_steps = 0
-        self.saved_step: Callable[[], int] = lambda: -1
-        self.restart: Restart = lambda most: None
-        """Called on the member whose state all begin with: it loads the newest checkpoint, if there is one."""
         self.num_restarts = 0
         """How often this member began together with all others, as nobody had any state."""
-        self.memory: Memory = NoMemory()
-        self.is_leaving: Callable[[], bool] = lambda: False
-        self.own_facts: Callable[[int], MoreFacts] = lambda step: {}
-        """Further fields of this member's ``Facts``, from the parts that look after the training's health."""
-        self.health: StepHealth = NoHealth()
-        self.timer = StepTimer()
-        self.may_skip_optimizer = False
         self.step: Step | None = None
         self.has_left = False
         self.failure = ""
         """The error with which the program left a step's block."""
-        self._may_overlap = True
-        """False once a gradient came late here: the program goes backward more than once for a micro-batch."""
-        self._launch_failed = False
 
     # ---- the steps
 
@@ -239,10 +217,10 @@ class Trainer:
             self._apply_missed(step, self._missed.present)
             return
         self._begin()
-        self.health.began(step.index)
+        self.services.health.began(step.index)
         while True:
             try:
-                yield from self._compute(step)
+                yield from self._computing.compute(step.index, self._shares.by_place[self.team.place])
                 facts = self.team.replica.as_one(self._complete)
                 self._check_right(facts)
             except _WithoutError as error:
@@ -261,24 +239,21 @@ class Trainer:
     def _complete(self) -> list[Facts]:
         """Reduce, and hear the facts of all: who returns knows that the step counts. Raises the world's error."""
         self._gradients.fill_up()
-        self._reduce()
+        self._computing.reduce()
         facts = exchange(self.team.world, self._own_facts())
         late = sorted({bucket for each in facts for bucket in each.late})
         if late:  # on any member: all reduce these once more
-            self._reduce_again(late)
+            self._computing.reduce_again(late)
             facts = exchange(self.team.world, self._own_facts())
         return facts
 
     def _begin(self) -> None:
-        self._progress = StepProgress()
         self._num_optimizer_steps = 0
-        self._gradients.begin_step()
         generation = self.team.generation
         is_first = not generation.is_restart and generation.step == self.state.step
         if is_first:  # others may have begun this step before this member came to it
             self._looked_at = None if generation.looked_at is None else frozenset(generation.looked_at)
-        self._buffers.begin_step(self._looked_at)
-        self._reduction.begin_step(self._buckets, self.loader.num_micro_batches)
+        self._computing.begin_step(self._looked_at)
         self._shares.begin_step()
         self._deal(self._done_elsewhere() if is_first else {})
 
@@ -287,139 +262,53 @@ class Trainer:
         generation = self.team.generation
         return {generation.place_of(each): numbers for each, numbers in generation.done.items()}
 
-    @property
-    def _buckets(self) -> list[FlatBucket]:
-        return [*self._gradients.buckets, *self._buffers.buckets]
-
     def _deal(self, done: Mapping[int, Sequence[int]]) -> None:
         """Share out what nobody has done; all members do so alike. ``done``: by place."""
         shares, members = self._shares, self.team.generation.members
         if shares.deal(members, done) and done:
             # The loader cannot know the share of the next step from what is left of this one.
             self.loader.expect(self.state.step + 1, shares.of_next_step(self.team.place, len(members)))
-        self._reduction.use(self.team.shard_world, shares.by_replica)
-
-    def _compute(self, step: Step) -> Iterator[Any]:
-        progress = self._progress
-        todo = [each for each in self._shares.by_place[self.team.place] if each not in progress.done]
-        if not todo:
-            return
-        batches = self.loader.fetch(step.index, todo)
-        repeats = not progress.done and self.health.repeats(step.index)
-        self.timer.enter(DATA)
-        try:
-            for number, batch in batches:
-                self.timer.enter(FORWARD)
-                if self.team.replica.size == 1:  # else its processes must enter the same collectives to the end
-                    self._check_standing()
-                if repeats:
-                    self._begin_micro_batch(number, may_overlap=False)
-                    self.health.begin()
-                    yield batch
-                    self.health.again()
-                self._begin_micro_batch(number, may_overlap=number == todo[-1] and not repeats)
-                yield batch
-                if repeats:
-                    repeats = False
-                    self.health.compare()
-                self._gradients.end_micro_batch()
-                self._buffers.end_micro_batch()
-                self._reduction.end_micro_batch(number)
-                progress.end_micro_batch(number)
-                self.timer.enter(DATA)
-        finally:
-            self._note_seconds()
-            close = getattr(batches, "close", None)
-            if close is not None:
-                close()
-
-    def _begin_micro_batch(self, number: int, *, may_overlap: bool) -> None:
-        self._progress.begin_micro_batch()
-        self._launch_failed = False
-        if self._options.exact:
-            torch.manual_seed(_seed_of(self._options.seed, self.state.step, number))
-        self._buffers.begin_micro_batch()
-        overlaps = may_overlap and self._may_overlap and not self._options.exact
-        self._gradients.begin_micro_batch(self._launch if overlaps else None)
-
-    def _launch(self, bucket: int) -> None:
-        """In backward: this bucket's gradients are complete. What the world raises is raised after backward."""
-        if not self._launch_failed:
-            try:
-                self._reduction.launch(bucket)
-            except (WorldBrokenError, WorldClosedError):
-                self._launch_failed = True
-
-    def _check_standing(self) -> None:
-        error = self.team.error
-        if error is not None:
-            raise error
+        self._computing.reduction.use(self.team.shard_world, shares.by_replica)
 
     def recorded(self, values: Mapping[str, float]) -> None:
-        self._progress.record(values)
+        self._computing.progress.record(values)
 
     # ---- reduce and commit
 
-    def _reduce(self) -> None:
-        self.timer.enter(WAIT)
-        self._check_standing()
-        self._reduction.wait()
-        self._progress.is_complete = True
-        self._note_seconds()
-
-    def _reduce_again(self, buckets: Sequence[int]) -> None:
-        self._progress.is_complete = False
-        self._may_overlap &= not self._gradients.late
-        self._gradients.late.clear()
-        for bucket in buckets:
-            self._reduction.launch(bucket)
-        self._reduce()
-
     def _own_facts(self) -> Facts:
-        progress = self._progress
+        progress = self._computing.progress
         self.team.membership.look_for_newcomers()
-        unused: set[int] = set()
-        if progress.done:
-            unused = set(range(len(self._gradients.parameters))) - self._gradients.used
-        more = self.own_facts(self.state.step)
+        more = self.services.own_facts(self.state.step)
         if self._has_state:
-            more = {**more, **self.health.own_facts(self.state.step, self._reduced)}
+            more = {**more, **self.services.health.own_facts(self.state.step, self._computing.reduced)}
         return Facts(
             step=self.state.step,
             member=self.team.membership.member.id,
             done=tuple(progress.done),
             values=progress.values_for_json(),
             seconds=progress.seconds,
-            is_leaving=self.is_leaving(),
+            is_leaving=self.services.is_leaving(),
             newcomers=self.team.membership.newcomers,
             is_ready=self._has_state,
-            unused=tuple(sorted(unused)),
+            unused=tuple(sorted(self._computing.unused)) if progress.done else (),
             changed=tuple(sorted(self._buffers.changed)),
             late=tuple(sorted(self._gradients.late)),
             **more,
         )
 
-    @property
-    def _reduced(self) -> list[Tensor]:
-        return [bucket.reduced for bucket in self._gradients.buckets]
-
-    def _note_seconds(self) -> None:
-        self._progress.spent(self.timer.taken())
-        self.timer.enter(IDLE)
-
     def _check_right(self, facts: Sequence[Facts]) -> None:
         """Raises _WithoutError if some members' results must not count."""
-        wrong = self.health.wrong(self.state.step, self.team.generation.members, facts)
+        wrong = self.services.health.wrong(self.state.step, self.team.generation.members, facts)
         if wrong:
             raise _WithoutError(wrong)
 
     def _do_without(self, places: frozenset[int]) -> None:
         """All have heard that these are wrong: they get the state anew, and the others do their micro-batches."""
         self._buffers.undo()
-        self._progress.is_complete = False  # the step does not count, for nobody applies it
+        self._computing.progress.is_complete = False  # the step does not count, for nobody applies it
         is_wrong = self.team.place in places
         if is_wrong:
-            self.health.given_up(self.state.step)
+            self.services.health.given_up(self.state.step)
         else:
             self.team.leaves(sorted(places), WRONG)
         self._advance(None, as_newcomer=is_wrong)
@@ -431,34 +320,33 @@ class Trainer:
         self._count(facts, generation)
         outcome = self._outcome
         if outcome.num_done:
-            for bucket in self._buckets:
+            for bucket in self._computing.buckets:
                 bucket.reduced.div_(outcome.num_done)
         step.values = outcome.values
         step.num_samples = outcome.num_done * self.loader.micro_batch
         self._buffers.undo()  # equal on all members, as the step began
         try:
-            skips = self.health.skips(step.index, generation.members, outcome, facts)
+            skips = self.services.health.skips(step.index, generation.members, outcome, facts)
         except BadStepError:  # the same on all; who ends first must not break the world of those who still hear facts
             with contextlib.suppress(WorldBrokenError, WorldClosedError):
                 self._meet()
             raise
-        has_scaler = self.may_skip_optimizer
+        has_scaler = self.services.may_skip_optimizer
         if skips and has_scaler:  # it leaves the optimizer out by itself, and demands that there are gradients
-            for reduced in self._reduced:
+            for reduced in self._computing.reduced:
                 reduced.fill_(math.inf)
         everything = range(len(self._gradients.parameters))
         self._gradients.apply(everything if skips and not has_scaler else outcome.unused)
         if not skips:
             self._buffers.apply()
-        if self._options.exact:
-            torch.manual_seed(_seed_of(self._options.seed, self.state.step, -1))
-        self._progress.is_complete = False
+        self._computing.seed_after(self.state.step)
+        self._computing.progress.is_complete = False
         if self._redo_began is not None:
             self._recoveries.recovery_phase("redo", step.index, time.monotonic() - self._redo_began)
             self._redo_began = None
         step.change(StepChange.COUNTED)
         self._observer.step_committed(step, generation, facts, outcome)
-        self.timer.enter(OPTIMIZER)
+        self.services.timer.enter(OPTIMIZER)
 
     def _count(self, facts: list[Facts], generation: Generation) -> None:
         self._facts = facts
@@ -488,16 +376,16 @@ class Trainer:
     @property
     def took_s(self) -> float:
         """Since the present step was begun."""
-        return time.monotonic() - self._progress.began
+        return time.monotonic() - self._computing.progress.began
 
     @property
     def num_redone(self) -> int:
         """How many micro-batches of the present step were dealt a second time."""
-        return self._progress.num_redone
+        return self._computing.progress.num_redone
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        return self._progress.seconds
+        return self._computing.progress.seconds
 
     def optimizer_stepped(self) -> None:
         self._num_optimizer_steps += 1
@@ -511,8 +399,8 @@ class Trainer:
             )
 
     def step_ended(self, step: Step) -> None:
-        self.timer.enter(IDLE)
-        if not self._num_optimizer_steps and not self.may_skip_optimizer:
+        self.services.timer.enter(IDLE)
+        if not self._num_optimizer_steps and not self.services.may_skip_optimizer:
             raise StepError(
                 f"step {step.index} ended without optimizer.step(), so its gradients would be lost. Call it after the "
                 "loop over the micro-batches"
@@ -529,8 +417,7 @@ class Trainer:
         may_repeat = step.phase in (StepPhase.OPEN, StepPhase.COMPUTING) and step.attempt < MAX_TRIES
         if isinstance(error, (WorldBrokenError, WorldClosedError)) and may_repeat:
             # Of a world of the program's own, inside of the replica perhaps: what was computed may be half done.
-            self._progress.done.clear()
-            self._buffers.undo()
+            self._computing.give_up()
             if self.team.stands:  # the others wait there for this member's gradients
                 self.team.world.abort()
             self._advance(error)
@@ -559,13 +446,13 @@ class Trainer:
         return Announcement(
             member=self.team.membership.member,
             step=self.state.step,
-            done=tuple(self._progress.done) if self._has_state and self._is_computing else (),
+            done=tuple(self._computing.progress.done) if self._has_state and self._is_computing else (),
             has_state=self._has_state,
-            is_complete=self._progress.is_complete and self._is_computing,
+            is_complete=self._computing.progress.is_complete and self._is_computing,
             facts=tuple(self._facts) if self._has_state else (),
             digest=self._options.digest,
-            saved_step=-1 if self._has_state else self.saved_step(),
-            snapshots=() if self._has_state else self.memory.snapshots(),
+            saved_step=-1 if self._has_state else self.services.saved_step(),
+            snapshots=() if self._has_state else self.services.memory.snapshots(),
             looked_at=None if not self._is_computing or self._looked_at is None else tuple(sorted(self._looked_at)),
             is_over=self._is_over(),
         )
@@ -619,8 +506,8 @@ class Trainer:
         elif newcomers and self.team.place in sources:
             self._transfers.send(Sending(self.team.world, self.state.capture(), sources, newcomers))
         if self._is_computing and self._has_state and generation.step == self.state.step:
-            self._progress.num_redone += self._shares.num_lost(members)
-            self._progress.is_complete = False
+            self._computing.progress.num_redone += self._shares.num_lost(members)
+            self._computing.progress.is_complete = False
             self._redo_began = time.monotonic()
             self._deal(self._done_elsewhere())
 
@@ -642,23 +529,23 @@ class Trainer:
             self._take(receiving)
         self._has_state = True
         self.num_restarts += 1
-        self.memory.begins(plan)
+        self.services.memory.begins(plan)
 
     def _restart(self, *, is_source: bool) -> None:
         """The sources load the newest checkpoint that all of them can read, if there is one."""
         if is_source:
             self.state.step = self._held_step
         if self.team.replica.size > 1:
-            restart_alike(self.team.world, self.team.replica, self.state, self.restart, is_source=is_source)
+            restart_alike(self.team.world, self.team.replica, self.state, self.services.restart, is_source=is_source)
         elif is_source:
-            self.restart(None)
+            self.services.restart(None)
 
     def _take_from_memory(self, plan: MemoryPlan) -> None:
         """The sources load their shards. Raises CopiesUnusableError on all members if one of them cannot."""
         team = self.team
         is_well, error = False, None
         try:
-            is_well = self.memory.fetch(team.world, team.generation, plan)
+            is_well = self.services.memory.fetch(team.world, team.generation, plan)
         except (WorldBrokenError, WorldClosedError) as broken:
             error = broken
 
@@ -670,9 +557,9 @@ class Trainer:
         facts = team.replica.as_one(hear)
         failed = [member.id for member, each in zip(team.generation.members, facts, strict=True) if not each.is_ready]
         if failed:
-            self.memory.failed(plan, failed)
+            self.services.memory.failed(plan, failed)
             raise CopiesUnusableError(plan.step, len(failed))
-        self.memory.load()
+        self.services.memory.load()
 
     def _lose_state(self) -> None:
         """The others are ahead: what this process holds is of no use, unless all of them are lost."""
@@ -738,14 +625,12 @@ class Trainer:
         self._check_right(facts)
         step = self.state.step
         self._count(facts, self.team.generation)
-        self._missed.keep(step, facts, self._buckets, looked_at)
+        self._missed.keep(step, facts, self._computing.buckets, looked_at)
 
     def _apply_missed(self, step: Step, missed: MissedStep) -> None:
-        self._gradients.begin_step()
-        self._buffers.begin_step(missed.looked_at)
         self._num_optimizer_steps = 0
-        missed.restore(self._buckets)
-        self._progress = StepProgress()
+        self._computing.begin_step(missed.looked_at)
+        missed.restore(self._computing.buckets)
         self.state.step, self._looked_at = missed.step, missed.looked_at
         self._commit(step, missed.facts, self.team.generation)
 
@@ -755,11 +640,3 @@ class Trainer:
 
 def _places(members: Sequence[Member], ids: Sequence[str]) -> frozenset[int]:
     return frozenset(place for place, each in enumerate(members) if each.id in ids)
-
-
-def _seed_of(seed: int, step: int, micro_batch: int) -> int:
-    """Return a seed for each (seed, step, micro-batch): SplitMix64's finalizer over the three (Steele et al. 2014)."""
-    mixed = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + (micro_batch + 1) * 0x94D049BB133111EB) % 2**64
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) % 2**64
-    return (mixed ^ (mixed >> 31)) % 2**63

@@ -24,11 +24,11 @@ from torch import Tensor
 from ...errors import WorldBrokenError, WorldClosedError
 from ..data.base import StepLoader
 from ..data.dealing import deal
-from ..engine.buffers import Buffers
 from ..engine.commit import exchange
+from ..engine.computing import Computing
 from ..engine.decision import decide, means
 from ..engine.facts import Facts
-from ..engine.gradients import Gradients
+from ..engine.services import Services
 from ..engine.step import Step, StepChange, StepPhase
 from ..engine.trainer import RecoveryObserver, StepObserver, Trainer, TrainerOptions
 from ..errors import StepError
@@ -40,7 +40,7 @@ from ..replica.layout import places_of_shard, share_of_replicas
 from ..state import TrainingState
 from .inner_times import NUM_KEPT, by_part, facts_of_steps
 from .outer import OuterStep
-from .reduction import LocalReduction, OuterReduction
+from .reduction import OuterReduction
 from .strategies import DiLoCo, LocalSGD
 from .timetable import Due
 
@@ -67,7 +67,8 @@ class RoundTrainer(Trainer):
         self,
         team: Team,
         state: TrainingState,
-        gradients: Gradients,
+        computing: Computing,
+        services: Services,
         loader: StepLoader,
         observer: StepObserver,
         recoveries: RecoveryObserver,
@@ -75,7 +76,7 @@ class RoundTrainer(Trainer):
         strategy: LocalSGD | DiLoCo,
         outer: OuterStep,
     ) -> None:
-        super().__init__(team, state, gradients, Buffers([]), LocalReduction(), loader, observer, recoveries, options)
+        super().__init__(team, state, computing, services, loader, observer, recoveries, options)
         self._strategy, self._outer = strategy, outer
         self._table = strategy.timetable()
         self._sums = OuterReduction(strategy.compress if isinstance(strategy, DiLoCo) else None)
@@ -143,21 +144,20 @@ class RoundTrainer(Trainer):
         self._begin()
         self._is_at_boundary = False
         if self._round_then is None:
-            yield from self._compute(step)
-            self._reduce()
-        progress = self._progress
-        unused = set(range(len(self._gradients.parameters))) - self._gradients.used
-        self._gradients.apply(unused)
+            yield from self._computing.compute(step.index, self._shares.by_place[self.team.place])
+            self._computing.reduce()
+        progress = self._computing.progress
+        self._gradients.apply(self._computing.unused)
         step.values = means([self._facts_of_step()]) if self._round_then is None else self._round_then.values
         step.num_samples = len(progress.done) * self.loader.micro_batch
         self.state.step += 1
         step.change(StepChange.COUNTED)
         facts = [self._facts_of_step()]
         self._observer.step_committed(step, self.team.generation, facts, decide(facts))
-        self.timer.enter(OPTIMIZER)
+        self.services.timer.enter(OPTIMIZER)
 
     def _facts_of_step(self) -> Facts:
-        progress = self._progress
+        progress = self._computing.progress
         values = {name: tuple(each) for name, each in progress.values.items()}
         return Facts(step=self.state.step, done=tuple(progress.done), values=values, seconds=progress.seconds)
 
@@ -166,10 +166,7 @@ class RoundTrainer(Trainer):
         mine = self.team.place // size
         shares = [self._share if number == mine else () for number in range(num_members // size)]
         self._shares.by_place = share_of_replicas(shares, size)
-        self._reduction.use(self.team.shard_world, shares)
-
-    def _check_standing(self) -> None:
-        """Inner steps go on without the others."""
+        self._computing.reduction.use(self.team.shard_world, shares)
 
     def _begin_round(self, place: int, num_members: int) -> None:
         """Deal the micro-batches of the whole round; all members do so alike, by the membership that it begins with."""
@@ -184,14 +181,14 @@ class RoundTrainer(Trainer):
     # ---- outer steps
 
     def step_ended(self, step: Step) -> None:
-        self.timer.enter(IDLE)  # what follows is no work of this member alone
+        self.services.timer.enter(IDLE)  # what follows is no work of this member alone
         due = self._table.due(step.index)
         if self._round_then is not None:
             if due.apply:
                 self._apply(due, self._round_then.means)
         else:
-            self._round_seconds.append(self._progress.seconds)
-            for name, values in self._progress.values.items():
+            self._round_seconds.append(self._computing.progress.seconds)
+            for name, values in self._computing.progress.values.items():
                 self._round_values.setdefault(name, []).extend(values)
             self.team.membership.look_for_newcomers()
             for fragment in due.send:
@@ -240,7 +237,7 @@ class RoundTrainer(Trainer):
             done=self._share if self._round_seconds else (),
             values={name: (value,) for name, value in means([own]).items()},
             inner_seconds=by_part(self._round_seconds, (WAIT,)),
-            is_leaving=self.is_leaving(),
+            is_leaving=self.services.is_leaving(),
             newcomers=self.team.membership.newcomers,
             is_ready=is_ready,
         )
@@ -264,7 +261,7 @@ class RoundTrainer(Trainer):
         if heard_in is None:
             members = self.team.generation.members
             for of_step in facts_of_steps(facts):
-                self.health.look_for_slow_ranks(self.state.step - 1, members, of_step)
+                self.services.health.look_for_slow_ranks(self.state.step - 1, members, of_step)
         self._round += 1
         self._is_at_boundary = self._has_ended_round = True
         newcomers, self._waiting_for_state = self._waiting_for_state, ()
@@ -292,7 +289,7 @@ class RoundTrainer(Trainer):
             is_complete=self._has_all_means,
             facts=tuple(self._facts) if self._has_state else (),
             digest=self._options.digest,
-            saved_step=-1 if self._has_state else self.saved_step(),
+            saved_step=-1 if self._has_state else self.services.saved_step(),
             is_over=self._is_over(),
         )
 

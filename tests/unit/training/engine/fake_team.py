@@ -25,6 +25,7 @@ class FakeReplica:
     """``others``: what the other processes of the replica say to each question; none, if it is empty."""
 
     def __init__(self) -> None:
+        self.size = 1
         self.others: list[bool] = []
 
     def all_true(self, flag: bool) -> bool:
@@ -65,6 +66,7 @@ class FakeTeam:
         self.membership = FakeMembership(members[0])
         self.generation = Generation(number=1, members=members)
         self.place, self.stands = 0, True
+        self.error: WorldBrokenError | None = None
         self.coming: list[Generation | Exception] = []
         self.noted: list[WorldBrokenError] = []
         self.num_returns = 0
