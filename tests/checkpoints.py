@@ -15,10 +15,9 @@ from multiworld.training.checkpoint.disk import Disk
 from multiworld.training.checkpoint.finding import Found, look
 from multiworld.training.checkpoint.flat import flatten
 from multiworld.training.checkpoint.orders import Write
-from multiworld.training.checkpoint.packing import Packer
 from multiworld.training.checkpoint.sharing import attempt_of
 from multiworld.training.checkpoint.staging import Staging
-from multiworld.training.checkpoint.writing import remove_surplus, write_checkpoint
+from multiworld.training.checkpoint.writing import Files, remove_surplus, write_checkpoint
 from multiworld.training.state import TrainingState
 
 
@@ -80,8 +79,9 @@ def write(
     generation: int = 1,
     timeout_s: float = 5.0,
     gone: Callable[[float], Collection[int]] = nobody_gone,
+    files: Files | None = None,
 ) -> Path | None:
-    """Stage and write one checkpoint of the state as it is now, and remove the surplus."""
+    """Stage and write one checkpoint of the state as it is now, and remove the surplus. ``files``: of its process."""
     disk = disk or Disk(sync=False)
     with contextlib.closing(Staging()) as staging:
         staged = staging.take(flatten(state.capture()), writer=writer, num_writers=num_writers)
@@ -98,7 +98,7 @@ def write(
             sync=False,
             timeout_s=timeout_s,
         )
-        path = write_checkpoint(order, staged, memory, disk, Packer(), gone)
+        path = write_checkpoint(order, staged, memory, disk, files or Files(), gone)
     if path is not None:
         remove_surplus(order, disk)
     return path

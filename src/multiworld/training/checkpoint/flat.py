@@ -20,6 +20,8 @@ from ..state import StateDict
 STRUCTURE = "structure"
 LEAF, DICT, ORDERED, LIST = "leaf", "dict", "ordered", "list"
 
+SIMPLE = frozenset({Tensor, bool, int, float, str, type(None)})
+
 Path = tuple["str | int", ...]
 
 
@@ -39,9 +41,25 @@ def flatten(capture: StateDict) -> FlatState:
     """
     leaves: StateDict = {}
     paths: dict[str, Path] = {}
-    nested = {"step": capture["step"], "rng": capture["rng"], **capture["parts"]}
-    structure = _structure(nested, "", (), leaves, paths)
+    structure = _structure(_nested(capture), "", (), leaves, paths)
     return FlatState(leaves, paths, structure)
+
+
+class Flattener:
+    """Flattens state after state of one training. One that is built as the last one only has its leaves collected."""
+
+    def __init__(self) -> None:
+        self._paths: Mapping[str, Path] = {}
+        self._structure: Any = None
+
+    def flatten(self, capture: StateDict) -> FlatState:
+        """Return what the function ``flatten`` does, and raise what it raises."""
+        leaves: StateDict = {}
+        if self._structure is None or not _collect(self._structure, _nested(capture), leaves):
+            flat = flatten(capture)
+            self._paths, self._structure = flat.paths, flat.structure
+            return flat
+        return FlatState(leaves, self._paths, self._structure)
 
 
 def unflatten(structure: Any, leaves: StateDict) -> StateDict:
@@ -49,6 +67,37 @@ def unflatten(structure: Any, leaves: StateDict) -> StateDict:
     nested = _build(structure, leaves)
     step, rng = nested.pop("step"), nested.pop("rng")
     return {"step": step, "rng": rng, "parts": nested}
+
+
+def _nested(capture: StateDict) -> StateDict:
+    return {"step": capture["step"], "rng": capture["rng"], **capture["parts"]}
+
+
+def _collect(structure: Any, value: Any, leaves: StateDict) -> bool:
+    """Take the leaves of a value that is built like this. Returns False if it is not, or may not be."""
+    kind, content = structure[0], structure[1]
+    if kind == LEAF:
+        if type(value) not in SIMPLE and (
+            isinstance(value, Mapping) or (isinstance(value, list) and _is_divided(value))
+        ):
+            return False
+        leaves[content] = value
+        return True
+    if kind == LIST:
+        return (
+            type(value) is list
+            and len(value) == len(content)
+            and _is_divided(value)
+            and all(_collect(each, its, leaves) for each, its in zip(content, value, strict=True))
+        )
+    if type(value) is not (OrderedDict if kind == ORDERED else dict) or len(value) != len(content):
+        return False
+    if kind == ORDERED and vars(value) != structure[2]:
+        return False
+    for (key, each), (its_key, its) in zip(content, value.items(), strict=True):
+        if type(its_key) is not type(key) or its_key != key or not _collect(each, its, leaves):
+            return False
+    return True
 
 
 def _structure(value: Any, name: str, path: Path, leaves: StateDict, paths: dict[str, Path]) -> Any:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-MANIFEST = "manifest.json"
+MANIFEST, METADATA = "manifest.json", ".metadata"
 PREFIX, UNFINISHED, DELETED = "step-", ".unfinished-", ".deleted-"
 _WHOLE = re.compile(r"step-\d{8,}(-\d+)?")
 

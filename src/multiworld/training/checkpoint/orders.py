@@ -9,6 +9,10 @@ from ...wire.messages import MessageSet, message
 MAX_REASON = 4000
 
 
+class UnfinishedError(Exception):
+    """A checkpoint cannot be made whole: the message says why."""
+
+
 @message("write")
 @dataclass(frozen=True, kw_only=True)
 class Write:

@@ -35,7 +35,7 @@ def pack(value: Any) -> bytes:
 
 
 @dataclass(frozen=True)
-class _Form:
+class Form:
     """What surrounds the values of a tensor."""
 
     before: bytes
@@ -46,18 +46,25 @@ class Packer:
     """Packs checkpoint after checkpoint of one training. What is the same in the next one is not packed again."""
 
     def __init__(self) -> None:
-        self._forms: dict[tuple[torch.dtype, torch.Size], _Form | None] = {}
+        self._forms: dict[tuple[torch.dtype, torch.Size], Form | None] = {}
         self._values: dict[tuple[type, str], bytes] = {}
         self._structure: Any = None
         self._packed_structure = b""
 
-    def tensor(self, tensor: Tensor) -> bytes:
-        """``tensor``: contiguous, on the CPU."""
+    def form(self, tensor: Tensor) -> Form | None:
+        """Return what surrounds the values of such tensors, or None if that depends on the values.
+
+        ``tensor``: contiguous, on the CPU.
+        """
         key = tensor.dtype, tensor.shape
         if key not in self._forms:
             _limit(self._forms)
             self._forms[key] = _form_of(tensor)
-        form = self._forms[key]
+        return self._forms[key]
+
+    def tensor(self, tensor: Tensor) -> bytes:
+        """``tensor``: as in ``form``."""
+        form = self.form(tensor)
         return pack(tensor) if form is None else b"".join((form.before, _bytes_of(tensor), form.after))
 
     def value(self, value: Any) -> bytes:
@@ -76,13 +83,12 @@ class Packer:
         return self._packed_structure
 
 
-def _form_of(tensor: Tensor) -> _Form | None:
-    """Return what surrounds the values of such tensors, or None if that depends on the values."""
+def _form_of(tensor: Tensor) -> Form | None:
     if not tensor.nbytes:
         return None
     archive, other = pack(tensor), pack(_flipped(tensor))
     start = _start_of_values(archive)
-    form = _Form(archive[:start], archive[start + tensor.nbytes :])
+    form = Form(archive[:start], archive[start + tensor.nbytes :])
     if archive != b"".join((form.before, _bytes_of(tensor), form.after)):
         return None
     if other != b"".join((form.before, _bytes_of(_flipped(tensor)), form.after)):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..state import StateDict
 from .config import Checkpoint
-from .flat import flatten
+from .flat import Flattener
 from .orders import Write, WriteFailed
 from .sharing import attempt_of, writers_of
 from .staging import Staging
@@ -50,6 +50,7 @@ class CheckpointSaver:
         self, config: Checkpoint, *, job: str, member: str, on_outcome: Callable[[CheckpointOutcome], None]
     ) -> None:
         self._config, self._job, self._member, self._on_outcome = config, job, member, on_outcome
+        self._flattener = Flattener()
         self._staging = Staging()
         self._writer = CheckpointWriter()
         self._attempt: _Attempt | None = None
@@ -104,7 +105,7 @@ class CheckpointSaver:
             return
         index = chosen.index(self._member)
         try:
-            staged = self._staging.take(flatten(capture()), writer=index, num_writers=len(chosen))
+            staged = self._staging.take(self._flattener.flatten(capture()), writer=index, num_writers=len(chosen))
             order = Write(
                 directory=self._config.directory,
                 job=self._job,

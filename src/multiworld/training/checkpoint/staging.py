@@ -160,10 +160,12 @@ def _is_first_copy(tensor: DTensor) -> bool:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _signature(leaf: Any) -> object:
+    if not isinstance(leaf, Tensor):
+        return None
     if isinstance(leaf, DTensor):
         return leaf.shape, leaf.dtype, leaf.placements, id(leaf.device_mesh)
-    return (leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else None
+    return leaf.shape, leaf.dtype

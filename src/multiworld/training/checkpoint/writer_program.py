@@ -20,9 +20,8 @@ import torch
 from ...process.spawn import seqpacket
 from .disk import Disk
 from .orders import MAX_REASON, ORDERS, REPORTS, Report, Write, WriteFailed, WritersGone, Written
-from .packing import Packer
 from .staging import Staged
-from .writing import reason_of, remove_surplus, write_checkpoint
+from .writing import Files, reason_of, remove_surplus, write_checkpoint
 
 NICENESS = 10
 """It takes what the training leaves over. At 19 it would starve on a host whose cores are all busy."""
@@ -34,27 +33,27 @@ def main(fd: int) -> None:
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     torch.set_num_threads(1)
-    torch.serialization.set_crc32_options(False)  # see Packer; the manifest's hashes cover all
+    torch.serialization.set_crc32_options(False)  # see packing; the manifest's hashes cover all
     with socket.socket(fileno=fd) as channel:
-        packer = Packer()
+        files = Files()
         while (received := seqpacket.receive(channel)) is not None:
             content, fds = received
             order = ORDERS.decode(content)
             if not isinstance(order, Write):
                 continue  # it came after its attempt's end
-            report = _carry_out(order, fds, packer, channel)
+            report = _carry_out(order, fds, files, channel)
             with contextlib.suppress(BrokenPipeError):
                 seqpacket.send(channel, REPORTS.encode(report))
 
 
-def _carry_out(order: Write, fds: list[int], packer: Packer, channel: socket.socket) -> Report:
+def _carry_out(order: Write, fds: list[int], files: Files, channel: socket.socket) -> Report:
     memory_fd, staged_fd = fds
     try:
         with open(staged_fd, "rb") as file:
             staged: Staged = pickle.load(file)
         size = os.fstat(memory_fd).st_size
         memory = mmap.mmap(memory_fd, size) if size else None
-        path = write_checkpoint(order, staged, memory, Disk(sync=order.sync), packer, _listener(order, channel))
+        path = write_checkpoint(order, staged, memory, Disk(sync=order.sync), files, _listener(order, channel))
         if path is None:
             return Written(attempt=order.attempt)
         size_bytes = sum(file.stat().st_size for file in path.iterdir())

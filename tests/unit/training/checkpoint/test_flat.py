@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
-from multiworld.training.checkpoint.flat import flatten, unflatten
+from multiworld.training.checkpoint.flat import Flattener, flatten, unflatten
 from tests.checkpoints import Trained, equal
 
 
@@ -54,3 +54,54 @@ def test_versions_of_modules_are_kept() -> None:
 def test_two_values_of_one_name_are_refused(parts: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"two values of the state are called 'tracked\.a"):
         flatten(captured(parts))
+
+
+def test_the_next_state_is_flattened_as_if_it_were_the_first() -> None:
+    flattener = Flattener()
+    trained = Trained()
+    for _ in range(3):
+        capture = trained.train(1).state.capture()
+        assert equal(vars(flattener.flatten(capture)), vars(flatten(capture)))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"a": 1}, {"a": 1, "b": 2}),
+        ({"a": 1, "b": 2}, {"a": 1}),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        ({1: "a"}, {True: "a"}),
+        ({1: "a"}, {"1": "a"}),
+        ({"a": 1}, {"a": {"b": 1}}),
+        ({"a": {"b": 1}}, {"a": 1}),
+        ({"a": [1, 2]}, {"a": [1, torch.ones(1)]}),
+        ({"a": [1, torch.ones(1)]}, {"a": [1, 2]}),
+        ({"a": [torch.ones(1)]}, {"a": [torch.ones(1), 1]}),
+        ({"a": {"b": 1}}, {"a": OrderedDict(b=1)}),
+        ({"a": OrderedDict(b=1)}, {"a": {"b": 1}}),
+        ({"a": 1}, {"a": torch.ones(1)}),
+        ({"a": {}}, {"a": []}),
+    ],
+)
+def test_a_state_that_is_built_otherwise_is_seen_as_that(before: dict[Any, Any], after: dict[Any, Any]) -> None:
+    flattener = Flattener()
+    flattener.flatten(captured({"tracked.x": before}))
+    found, expected = flattener.flatten(captured({"tracked.x": after})), flatten(captured({"tracked.x": after}))
+    assert equal(vars(found), vars(expected))
+    assert equal(unflatten(found.structure, found.leaves)["parts"], {"tracked.x": after})
+
+
+def test_versions_of_modules_that_change_are_seen() -> None:
+    flattener, state = Flattener(), Trained().model.state_dict()
+    flattener.flatten(captured({"model.net": state}))
+    state._metadata["0"]["version"] = 7  # type: ignore[attr-defined]
+    flat = flattener.flatten(captured({"model.net": state}))
+    assert unflatten(flat.structure, flat.leaves)["parts"]["model.net"]._metadata["0"] == {"version": 7}
+
+
+def test_two_values_of_one_name_are_refused_later_too() -> None:
+    flattener = Flattener()
+    flattener.flatten(captured({"tracked.a": {1: 2}}))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="two values of the state are called"):
+            flattener.flatten(captured({"tracked.a": {1: 2, "1": 3}}))

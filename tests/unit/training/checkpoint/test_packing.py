@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
 from multiworld.training.checkpoint.packing import Packer, is_plain, pack
-
-
-@pytest.fixture
-def no_checksums() -> Iterator[None]:
-    """As in the process that writes."""
-    before = torch.serialization.get_crc32_options()
-    torch.serialization.set_crc32_options(False)
-    yield
-    torch.serialization.set_crc32_options(before)
 
 
 def loaded(data: bytes) -> Any:

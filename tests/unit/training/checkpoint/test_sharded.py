@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from multiworld.training.checkpoint.loading import load
-from multiworld.training.checkpoint.writing import UnfinishedError
+from multiworld.training.checkpoint.orders import UnfinishedError
 from multiworld.training.state import TrainingState
 from multiworld.training.sync.outer import make_outer_step
 from multiworld.training.sync.strategies import DiLoCo

@@ -15,7 +15,7 @@ from multiworld.training.checkpoint.disk import Disk
 from multiworld.training.checkpoint.finding import newest
 from multiworld.training.checkpoint.loading import load
 from multiworld.training.checkpoint.names import unfinished_name
-from multiworld.training.checkpoint.writing import UnfinishedError
+from multiworld.training.checkpoint.orders import UnfinishedError
 from tests.checkpoints import Trained, only, steps_in, write
 
 
