@@ -128,7 +128,6 @@ def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 def test_options_of_the_line_override_those_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PET_RESTART", raising=False)
-    monkeypatch.setenv("PET_MAX_RESTARTS", "1")
     (tmp_path / "train.py").write_text("")
     file = tmp_path / "t.yaml"
     file.write_text("program: train.py\narguments: [--a, 1]\nnproc_per_node: 4\nmin_replicas: 2\n")
@@ -150,13 +149,14 @@ def test_options_of_the_line_override_those_of_the_file(tmp_path: Path, monkeypa
 
 
 def test_a_program_is_run_with_the_defaults_of_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PET_RESTART", "PET_MAX_RESTARTS"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("PET_RESTART", raising=False)
 
     assert train.command_line(["train.py", "config.yaml"]) == (
-        ["--restart=worker", "--max-restarts=10/10m", "train.py", "config.yaml"],
+        ["--restart=worker", "train.py", "config.yaml"],
         {},
     )
+    monkeypatch.setenv("PET_RESTART", "all")
+    assert train.command_line(["train.py"]) == (["train.py"], {})
 
 
 def test_a_file_that_is_refused_is_a_bad_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ..command_parser import CommandParser
+from ..elastic.job.options import RestartBudget
 from . import train_report, train_status
 from .train_file import EXAMPLE, FILES, load
 
@@ -20,8 +21,9 @@ ABOUT = {
 }
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {"status": train_status.main, "report": train_report.main}
 """What may follow ``train`` in place of a file."""
-DEFAULTS = {"PET_RESTART": "--restart=worker", "PET_MAX_RESTARTS": "--max-restarts=10/10m"}
+DEFAULTS = {"PET_RESTART": "--restart=worker"}
 """What differs from ``multiworld run``, by the variable that says otherwise."""
+BUDGET = RestartBudget(max_restarts=10, per_s=600.0)
 EPILOG = (
     """\
 examples:
@@ -32,7 +34,8 @@ examples:
   multiworld train report --svg what-happened.svg logs
 
 All options of 'multiworld run' may stand before FILE (its --help lists them); they override what a configuration file
-says. Unlike there, a worker that fails is started again by itself, up to 10 times in any ten minutes. With --log-dir,
+says. Unlike there, a worker that fails is started again by itself, up to 10 times in any ten minutes, unless
+all fail alike soon after the start. With --log-dir,
 each process records what happens to the training in DIR/RUN/training.
 
 A configuration file (.yaml, .yml or .json) may say:
@@ -71,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     from ..run import launcher_of  # which needs torch
     from .job_end import told
 
-    return told(TRAIN, partial(launcher_of(TRAIN, is_announced=True), in_place=True), line)
+    return told(TRAIN, partial(launcher_of(TRAIN, is_announced=True, default_budget=BUDGET), in_place=True), line)
 
 
 def command_line(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:

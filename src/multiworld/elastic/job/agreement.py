@@ -22,6 +22,7 @@ def plan_of(options: JobOptions) -> JobPlan:
         max_nodes=options.max_nodes,
         policy=options.restart,
         budget=options.budget,
+        default_budget=options.default_budget,
         join_timeout_s=join_s,
         cut_off_s=join_s if options.cut_off_s is None else options.cut_off_s,
         last_call_s=_seconds(options, "last_call_timeout", LAST_CALL_S),
@@ -39,7 +40,7 @@ def what_must_agree(options: JobOptions) -> Mapping[str, Json]:
         "--nnodes": f"{options.min_nodes}:{options.max_nodes}",
         "--restart": options.restart.value,
         "--lease-s": options.lease_s,
-        "--max-restarts": "not given" if options.budget is None else str(options.budget),
+        "--max-restarts": str(options.budget or options.default_budget or "not given"),
     }
 
 

@@ -28,6 +28,8 @@ OF_ONE = frozenset({_PREFIX + "SetupError"})
 """Errors that may be one worker's alone, such as a newcomer's with another model: the others may go on without it."""
 BAD_ARGUMENTS = frozenset({"ValueError", "TypeError"})
 CALLS = re.compile(r'^  File ".*[/\\]multiworld[/\\]training[/\\]job\.py", line \d+, in (\w+)$', re.MULTILINE)
+OPTIONS = re.compile(r'^  File ".*[/\\]multiworld[/\\]training[/\\].*\.py", line \d+, in __post_init__$')
+"""Where ``Checkpoint``, ``Health`` and other options refuse what they were made with."""
 WITH_ARGUMENTS = frozenset({"join", "replicate", "optimizer", "track", "loader"})
 """Functions of ``training.job`` that refuse bad arguments, before the first step."""
 
@@ -49,5 +51,12 @@ def finality(traceback: str) -> Finality:
     name = found[1]
     if name in OF_ALL:
         return Finality.JOB
-    is_refused = name in BAD_ARGUMENTS and not WITH_ARGUMENTS.isdisjoint(CALLS.findall(traceback))
+    is_refused = name in BAD_ARGUMENTS and (
+        not WITH_ARGUMENTS.isdisjoint(CALLS.findall(traceback)) or _is_of_options(traceback)
+    )
     return Finality.WORKER if name in OF_ONE or is_refused else Finality.NONE
+
+
+def _is_of_options(traceback: str) -> bool:
+    frames = [line for line in traceback.splitlines() if line.startswith("  File ")]
+    return bool(frames) and OPTIONS.match(frames[-1]) is not None

@@ -28,7 +28,6 @@ from .actions import (
 )
 from .ending import Ending
 from .failure import FailureCause, WorkerFailure
-from .final_errors import Finality, finality
 from .layout import AgentInfo, Slot
 from .master import ORDER_S, MasterHost
 from .nodes import NodeChange, Nodes
@@ -36,6 +35,7 @@ from .options import RestartPolicy
 from .phase import Phase, PhaseChange, advance
 from .placement import Placement
 from .plan import JobPlan
+from .recurrence import Recurrence
 from .restart import Restarts
 from .roster import Roster
 from .slots import Post, Posts, PostState
@@ -72,7 +72,7 @@ class Job:
         self._stop_by = self._end_by = inf
         self._is_unsettled = False  # whether steps may be due
         self._failed_meanwhile: list[tuple[Slot, bool]] = []  # while it resumes; and whether by a fault of its own
-        self._refused: set[Slot] = set()  # whose workers ended last in an error that they would meet again
+        self._recurrence = Recurrence(plan.more_restarts if plan.budget is None else None)
 
     @classmethod
     def resume(cls, plan: JobPlan, roster: Roster, *, now: float, dead: Collection[str] = ()) -> Job:
@@ -289,7 +289,8 @@ class Job:
             is_fault_of_its_own = returncode != -signal.SIGKILL or cause not in NOT_ITS_FAULT
             if cause is FailureCause.UNINTERRUPTIBLE:
                 self.restarts.kept_by_kernel.add(slot)
-            hopeless = self._why_hopeless(slot, failure)
+            may_start = self.restarts.num_left(slot, now) > 0
+            hopeless = self._recurrence.why_hopeless(slot, failure, self._posts.items(), now, may_start=may_start)
             if self.phase is Phase.RUNNING and hopeless:
                 actions += self._fail(hopeless, now)
             elif self.phase is Phase.RUNNING:
@@ -390,17 +391,6 @@ class Job:
         when = f" in {delay_s:g} s" if delay_s else ""
         text = f"{what} started again{also}{when}"
         return [Record(kind="restart", text=text, fields={"worker": worker.id}), *self._stop(others, signal.SIGTERM)]
-
-    def _why_hopeless(self, slot: Slot, failure: WorkerFailure | None) -> str:
-        """Return why no start helps after this failure: it would come again, for the job or for each worker."""
-        found = Finality.NONE if failure is None or failure.traceback is None else finality(failure.traceback)
-        if found is Finality.NONE or failure is None:
-            self._refused.discard(slot)
-            return ""
-        self._refused.add(slot)
-        if found is Finality.WORKER and any(each not in self._refused for each in self._posts):
-            return ""
-        return f"nothing is started again, as the same error would come again: {failure.text}"
 
     def _fail(self, reason: str, now: float) -> list[Action]:
         """The job is given up: stop what runs, and end with what failed first."""

@@ -92,6 +92,8 @@ class JobOptions:
     restart: RestartPolicy = RestartPolicy.AUTO
     budget: RestartBudget | None = None
     """None: not given, so none for plain programs and three in ten minutes for those that use multiworld."""
+    default_budget: RestartBudget | None = None
+    """Of this command, in place of these."""
     monitor_interval_s: float = 0.1
     start_method: str = "spawn"
     warm: bool = True

@@ -9,12 +9,16 @@ from .options import DEFAULT_SHUTDOWN_S, MORE_RESTARTS, RestartBudget, RestartPo
 
 @dataclass(frozen=True, kw_only=True)
 class JobPlan:
-    """``policy`` and ``budget``: what is started again when a worker fails, and how often."""
+    """``policy`` and ``budget``: what is started again when a worker fails, and how often.
+
+    ``default_budget``: of this command, if its user gave none; None: as ``Restarts`` has it.
+    """
 
     min_nodes: int
     max_nodes: int
     policy: RestartPolicy = RestartPolicy.AUTO
     budget: RestartBudget | None = None
+    default_budget: RestartBudget | None = None
     join_timeout_s: float = 600.0
     """How long to wait for hosts while there are fewer than ``min_nodes``."""
     cut_off_s: float = 600.0

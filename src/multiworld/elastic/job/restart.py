@@ -50,6 +50,8 @@ class Restarts:
     def _budget(self) -> RestartBudget:
         if self._plan.budget is not None:
             return self._plan.budget
+        if self._plan.default_budget is not None:
+            return self._plan.default_budget
         return RestartBudget() if self.are_of_all else DEFAULT_BUDGET
 
     def count(self, slot: Slot) -> int:

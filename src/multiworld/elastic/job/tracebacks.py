@@ -19,6 +19,8 @@ LINKS = (
     "The above exception was the direct cause of the following exception:",
 )
 MAX_LINES = 200
+PLACE = re.compile(r'  File ".+", line \d+$')
+UNREADABLE = re.compile(r"(?:SyntaxError|IndentationError|TabError): ")
 RAISED = re.compile(r"^[ \t|]*([A-Za-z_][\w.]*)(?:: (.*))?$", re.MULTILINE)
 LOST_RANK = re.compile(r"\b(?:lost|by|because) rank (-?\d+)\b")
 WORLD = re.compile(r"^(?:world '(.+?)' \(generation|(.+?) broken: )")
@@ -37,11 +39,19 @@ def last_traceback(lines: Sequence[str]) -> str | None:
     """Return the traceback at the end of what a process wrote to stderr, with those that led to it."""
     heads = [number for number, line in enumerate(lines) if line.endswith(HEAD)]
     if not heads:
-        return None
+        return _unreadable(lines)
     first = heads.pop()
     while heads and any(line in LINKS for line in lines[heads[-1] : first]):
         first = heads.pop()
     return "\n".join(lines[first:][-MAX_LINES:])
+
+
+def _unreadable(lines: Sequence[str]) -> str | None:
+    """Return what Python says of a main program that it cannot read: no frames, so no traceback."""
+    if not lines or not UNREADABLE.match(lines[-1]):
+        return None
+    places = [number for number, line in enumerate(lines) if PLACE.match(line)]
+    return "\n".join(lines[places[-1] :]) if places else None
 
 
 def exception_line(traceback: str) -> str | None:

@@ -139,6 +139,16 @@ def test_the_last_traceback_is_found_with_those_that_led_to_it() -> None:
     assert found.splitlines() == last.splitlines()
 
 
+def test_a_program_that_python_cannot_read_is_told() -> None:
+    said = ['  File "train.py", line 1', "    def f(:", "          ^", "SyntaxError: invalid syntax"]
+    found = last_traceback(["a warning", *said])
+    assert found is not None
+    assert found.splitlines() == said
+    assert exception_line(found) == "SyntaxError: invalid syntax"
+    assert last_traceback(["SyntaxError: invalid syntax"]) is None
+    assert last_traceback([*said, "and then it went on"]) is None
+
+
 def test_there_may_be_no_traceback() -> None:
     assert last_traceback(["usage: prog", "error: no such option"]) is None
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import traceback
+from typing import Any
 
 import pytest
 
+from multiworld import training
 from multiworld.elastic.job.final_errors import OF_ALL, OF_ONE, WITH_ARGUMENTS, Finality, finality
 from multiworld.training import errors, job
 from multiworld.training.data.opening import open_loader
@@ -66,6 +68,30 @@ def test_an_argument_that_the_job_refuses_is_final_for_a_worker() -> None:
     with pytest.raises(ValueError, match="name=") as caught:
         job.join("a/b", rank=0, world_size=1, store="127.0.0.1:1")
     assert finality(of(caught.value)) is Finality.WORKER
+
+
+@pytest.mark.parametrize(
+    ("option", "arguments"),
+    [
+        (training.Checkpoint, {"dir": None}),
+        (training.Checkpoint, {"dir": "d", "every_steps": 0}),
+        (training.Health, {"compare_every": -1}),
+        (training.Replay, {"every": 0}),
+        (training.LocalSGD, {"every": 0}),
+        (training.DiLoCo, {"every": 0}),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_final_for_a_worker(option: Any, arguments: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError)) as caught:
+        option(**arguments)
+    assert finality(of(caught.value)) is Finality.WORKER
+
+
+def test_an_error_of_a_user_s_own_options_is_not_final() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/u/options.py", line 2, in __post_init__\n    f()\nValueError: no'
+    )
+    assert finality(text) is Finality.NONE
 
 
 def test_the_same_error_from_elsewhere_is_not_final() -> None:
