@@ -67,7 +67,11 @@ def follow(
 
 
 def losses(alternations: int) -> list[Line]:
-    """The loss of each step with five failures, against none; without dropout, as sums are rounded in another order."""
+    """The loss of each step with five failures, against none; without dropout, as sums are rounded in another order.
+
+    That may change which of two nearly equal inputs a max-pooling takes, so a single training can differ by more: the
+    promise is for the median. Only ``exact=True`` promises each of them.
+    """
     lines = []
     for task in ("digits", "gpt"):
         options = ["--task", task, "--dropout", "0"]
@@ -83,12 +87,13 @@ def losses(alternations: int) -> list[Line]:
         name = f"{task}: relative deviation of the loss of {STEPS} steps, {FAILURES} failures"
         lines += [
             Line(
-                name=name,
+                name=f"{name}, median",
                 unit="",
-                value=max(worst),
+                value=median(worst),
                 bound=Bound.at_most(1e-6),
-                details={"median": median(worst), "last step": median(final)},
+                details={"last step": median(final)},
             ),
+            Line(name=f"{name}, worst of {alternations}", unit="", value=max(worst)),
             Line(name=f"{task}: ranks that differ in the end", unit="", value=unequal, bound=Bound.at_most(0)),
         ]
     return lines
