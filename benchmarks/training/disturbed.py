@@ -156,10 +156,13 @@ def went_on(run: Run, side: Sequence[int], at: float, num_before: int) -> list[f
 
 
 def committed_on_both(run: Run, winner: Sequence[int], loser: Sequence[int], at: float, num_before: int) -> set[int]:
-    """Return the steps that both sides have committed after the one that goes on did so."""
+    """Return the steps that the other side has committed on its own, or after the winner's next step."""
     steps = {each["step"] for pid in winner for each in run.commits(at).get(pid, ())}
     since = min(went_on(run, winner, at, num_before))
-    return {each["step"] for pid in loser for each in run.commits(since).get(pid, ()) if each["step"] in steps}
+    others = [each for pid in loser for each in run.commits(at).get(pid, ())]
+    return {
+        each["step"] for each in others if each["replicas"] < num_before or (each.at > since and each["step"] in steps)
+    }
 
 
 def agents(alternations: int) -> list[Line]:

@@ -39,6 +39,10 @@ class TCPStoreServer:
     def __len__(self) -> int:
         return len(self._state)
 
+    def put(self, key: str, value: bytes) -> None:
+        """Set a key here, where the store is served."""
+        self._reply(self._state.handle(None, NO_ANSWER, Request.SET, 0, [key.encode(), value]))
+
     def _admit(self, pending: Pending) -> None:
         client = next(self._ids)
         self._clients[client] = pending.connection

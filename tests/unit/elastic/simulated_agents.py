@@ -37,6 +37,7 @@ class SimulatedAgent:
 
     def __init__(self, port: int, plan: JobPlan, *, hang_s: float = HANG_S) -> None:
         self.id = secrets.token_hex(4)
+        self.host_id = f"host of {self.id}"
         self.outcome: Outcome | None = None
         self.is_dead = False
         self.loop = ProgressThread(f"agent-{self.id}")
@@ -116,6 +117,7 @@ class SimulatedAgent:
             pid=os.getpid(),
             num_workers=NUM_WORKERS,
             role=ROLE,
+            host_id=self.host_id,
         )
         self.leadership.begin(self.links, cast(Agent, self.agent), info)
 

@@ -39,6 +39,7 @@ from ...wire.endpoints.token import TOKEN_VARIABLE, warn_of_weakness
 from ...wire.progress.thread import ProgressThread
 from ...world.liveness import LivenessPolicy
 from ...world.processes.procfs import child_pids
+from ...world.processes.vitals import host_identity
 from ..agent.agent import Agent
 from ..agent.local_worker import start_fork_server
 from ..control.client import read_lines
@@ -227,6 +228,7 @@ class _Run:
                 role=self._options.role,
                 node_rank=self._options.node_rank,
                 devices=_devices(),
+                host_id=host_identity().hex(),
             )
             control = ControlServer(
                 self._loop,

@@ -9,7 +9,7 @@ needs the votes of half of those that may be alive, and more than half unless it
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
 
@@ -79,6 +79,26 @@ def has_quorum(members: Sequence[str], *, votes: AbstractSet[str], dead: Abstrac
     may_live = [member for member in members if member not in dead]
     have = sum(member in votes for member in may_live)
     return 2 * have >= len(may_live) if coordinated else 2 * have > len(may_live)
+
+
+def hosts_out(
+    known: AbstractSet[str],
+    *,
+    host_of: Mapping[str, str],
+    electorates: Sequence[Sequence[str]],
+    heard: AbstractSet[str],
+    leaving: AbstractSet[str],
+) -> frozenset[str] | None:
+    """Return the hosts of those that can't go on without this coordinator; None: that can't be said now.
+
+    ``known``: all hosts of the job; ``host_of``: those of the agents that are linked. ``heard``: the agents that were
+    heard a moment ago, this one among them: if a cut has silenced one, those that it silenced at the same time are lost
+    a moment later, and have no vote here. ``leaving``: those that live, and have ended their links to this one: others
+    may be about to do so.
+    """
+    if leaving or not all(has_quorum(each, votes=heard, dead=set(), coordinated=True) for each in electorates):
+        return None
+    return frozenset(known) - set(host_of.values())
 
 
 def may_have_gone_on(roster: Roster, gone: AbstractSet[str], *, before: AbstractSet[str]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from ...wire.messages import Json
@@ -16,7 +16,7 @@ from ...world.liveness import Cause
 from ..job.layout import AgentInfo
 from ..rendezvous.base import Address
 from .coordinator import Coordinator
-from .election import has_quorum
+from .election import has_quorum, hosts_out
 from .links import CALL_S, AgentLinks
 from .messages import AgentMessage, Attach, Refuse, Summon
 
@@ -24,12 +24,15 @@ logger = logging.getLogger(__name__)
 
 FENCE_S = 0.5  # an agent that is cut off from most others ends its workers so long after it has noticed
 BEACON_S = 0.1  # so long two coordinators may not know of each other
+LOOK_AGAIN_S = 0.05  # whether those that are left have been heard since
 
 
 class Followers:
     """Progress thread only. ``on_cut_off`` is called when most of them may go on without us; then close this.
 
-    ``lookouts`` returns where agents may wait that do not know where the job is.
+    ``lookouts`` returns where agents may wait that do not know where the job is. ``host_id``: this host's;
+    ``known_hosts``: those of the job before this agent coordinated; ``on_hosts_out`` hears which of them have no part
+    in it any more.
     """
 
     def __init__(
@@ -40,12 +43,20 @@ class Followers:
         *,
         digest: Mapping[str, Json],
         lease_s: float,
+        host_id: str,
+        known_hosts: Iterable[str],
         lookouts: Callable[[], list[Address]],
         on_cut_off: Callable[[], None],
+        on_hosts_out: Callable[[frozenset[str]], None],
     ) -> None:
         self._loop, self._links, self._coordinator = loop, links, coordinator
         self._digest, self._patience_s = digest, lease_s + 2 * FENCE_S
         self._lookouts, self._on_cut_off = lookouts, on_cut_off
+        self._known_hosts, self._on_hosts_out = {each for each in known_hosts if each}, on_hosts_out
+        self._host_of = {coordinator.agent_id: host_id}  # of the agents that are linked, and this one
+        self._out: frozenset[str] = frozenset()
+        self._is_looking_again = False
+        self._leaving: set[str] = set()  # of the silent: their machine has ended the link, and they live
         self._by_agent: dict[str, Link] = {}
         self._agents: dict[Link, str] = {}  # the same, the other way round
         self._doors: dict[str, Sequence[Address]] = {}  # where they listen
@@ -98,6 +109,8 @@ class Followers:
         if not is_known:
             coordinator.lose(info.id, "it came again")
         self._by_agent[info.id], self._agents[link] = link, info.id
+        self._host_of[info.id] = info.host_id
+        self._is_in(info.host_id)
         peer = me.to_json().decode()
         self._links.tell(link, coordinator.welcome(attach, peer=peer, heartbeat_s=self._links.heartbeat_s))
         if is_known:
@@ -115,6 +128,7 @@ class Followers:
             self._coordinator.lose(agent_id, detail)
         elif cause is Cause.DIED:
             self._silent[agent_id] = detail
+            self._leaving.add(agent_id)
             ascertaining = drive(self._ascertain(agent_id, link.peer, detail))
             ascertaining.add_callback(partial(self._ascertained, agent_id, detail))
         else:
@@ -122,6 +136,7 @@ class Followers:
 
     def _unlink(self, agent_id: str) -> Link:
         link = self._by_agent.pop(agent_id)
+        self._host_of.pop(agent_id, None)
         del self._agents[link]
         return link
 
@@ -169,6 +184,7 @@ class Followers:
 
     def _not_silent(self, agent_id: str) -> None:
         self._silent.pop(agent_id, None)
+        self._leaving.discard(agent_id)
         timer = self._patience.pop(agent_id, None)
         if timer is not None:
             timer.cancel()
@@ -194,14 +210,56 @@ class Followers:
         self._silent[agent_id] = detail
         self._patience[agent_id] = self._loop.call_later(self._patience_s, partial(self._give_up_silent, agent_id))
         coordinator, me = self._coordinator, self._coordinator.agent_id
-        members = coordinator.attached
         votes = set(self._by_agent) | {me}
-        before_the_cut = time.monotonic() - self._patience_s  # who has come since then does not outvote the others
-        elders = [each for each in members if each == me or coordinator.attached_at[each] < before_the_cut]
-        sides = (members, elders)
-        if not all(has_quorum(each, votes=votes, dead=set(), coordinated=True) for each in sides):
-            logger.error("cut off from %d of %d agents", len(members) - len(votes), len(members))
+        if not all(has_quorum(each, votes=votes, dead=set(), coordinated=True) for each in self._electorates()):
+            num_members = len(coordinator.attached)
+            logger.error("cut off from %d of %d agents", num_members - len(votes), num_members)
             self._on_cut_off()
+            return
+        self.say_who_is_out()
+
+    def _electorates(self) -> list[list[str]]:
+        """Return all members, and those of them that have been here for long: most of each must be with us."""
+        coordinator, me = self._coordinator, self._coordinator.agent_id
+        members = coordinator.attached
+        before_the_cut = time.monotonic() - self._patience_s  # who has come since then does not outvote the others
+        return [members, [each for each in members if each == me or coordinator.attached_at[each] < before_the_cut]]
+
+    # ---- who is out
+
+    def say_who_is_out(self) -> None:
+        """Say which hosts can't go on without us, as soon as that is certain: until then, the trainings wait."""
+        if self._closed or self._is_looking_again:
+            return
+        me = self._coordinator.agent_id
+        heard_since = time.monotonic() - 2 * self._links.heartbeat_s
+        out = hosts_out(
+            self._known_hosts,
+            host_of=self._host_of,
+            electorates=self._electorates(),
+            heard={me} | {each for each, link in self._by_agent.items() if link.heard_at > heard_since},
+            leaving=self._leaving,
+        )
+        if out is not None:
+            self._tell_out(out)
+        elif self._silent:
+            self._is_looking_again = True
+            self._loop.call_later(LOOK_AGAIN_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._is_looking_again = False
+        self.say_who_is_out()
+
+    def _is_in(self, host: str) -> None:
+        """An agent on that host is with us. Said at once, before anything runs there."""
+        if host:
+            self._known_hosts.add(host)
+            self._tell_out(self._out - {host})
+
+    def _tell_out(self, hosts: frozenset[str]) -> None:
+        if hosts != self._out:
+            self._out = hosts
+            self._on_hosts_out(hosts)
 
     def _give_up_silent(self, agent_id: str) -> None:
         detail = self._silent.get(agent_id)

@@ -327,6 +327,7 @@ class Leadership:
         assert me is not None
         self._rendezvous.announce(Address(me.host, me.port), number)
         followers.look_out()
+        followers.say_who_is_out()
 
     def _summoned(self, summon: messages.Summon) -> None:
         """There is another coordinator of this job: the one with the higher term, or the older job, goes on."""

@@ -8,8 +8,9 @@ from functools import partial
 
 from ...store.tcp import TCPStoreServer
 from ...wire.endpoints.bracketed import bracketed
-from ...wire.messages import Json
+from ...wire.messages import Json, encode
 from ...wire.progress.thread import ProgressThread
+from ...world.launcher.hosts_out import KEY, HostsOut
 from ..job.actions import Outcome
 from ..job.history import History
 from ..job.job import Job
@@ -93,8 +94,11 @@ class Term:
             self.coordinator,
             digest=terms.digest,
             lease_s=terms.lease_s,
+            host_id=info.host_id,
+            known_hosts=[] if before is None else [each.host_id for each in before.known],
             lookouts=lookouts,
             on_cut_off=on_cut_off,
+            on_hosts_out=lambda hosts: self._store.put(KEY, encode(HostsOut(hosts=tuple(sorted(hosts))))),
         )
 
     def close(self) -> None:

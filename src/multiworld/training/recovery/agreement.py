@@ -46,7 +46,8 @@ class Situation:
 
     ``silent``: ids of members of ``current`` that are present, are in no world, and do not beat. A member that is
     not in ``current`` cannot tell. ``waited_s``: since this member began to look into this store. ``is_confirmed``: the
-    launcher has confirmed that this side goes on; None: there is no launcher.
+    launcher has confirmed that this side goes on; None: there is no launcher. ``hosts_out``: the launcher says that
+    nothing can go on there.
     """
 
     current: Generation | None
@@ -55,6 +56,7 @@ class Situation:
     silent: frozenset[str] = frozenset()
     waited_s: float = 0.0
     is_confirmed: bool | None = None
+    hosts_out: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,7 @@ def _doubtful(situation: Situation, survivors: list[Member], lost: Mapping[str, 
     left = {each.id for each in survivors}
     hosts = {each.host for each in survivors}
     away = [each for each in situation.current.members if each.id not in left and not _goes_on(each, situation)]
-    return [each for each in away if not _is_proven(each, lost, hosts)]
+    return [each for each in away if each.host not in situation.hosts_out and not _is_proven(each, lost, hosts)]
 
 
 def _is_proven(member: Member, lost: Mapping[str, LostMember], hosts: set[str]) -> bool:

@@ -15,6 +15,7 @@ from ...store.tcp import TCPStore
 from ...wire.messages import decode, encode
 from ...wire.progress.operation import Operation
 from ...wire.progress.waiting import wait_blocking
+from ...world.launcher.hosts_out import KEY, HostsOut
 from ...world.launcher.launched import Place
 from ...world.launcher.process_link import process_link
 from ...world.manager import WorldManager
@@ -198,7 +199,9 @@ class Membership:
         mine = replace(mine, lost=lost())
         self._announce(store, mine, 0 if known is None else known.number)
         while True:
+            asked = None if not self._is_launched else store.get(KEY)
             found = wait_blocking(store.entries(self.prefix))
+            out = None if asked is None else wait_blocking(asked)
             now = time.monotonic()
             record = found.get(self.prefix + "generation")
             current = None if record is None else decode(Generation, record)
@@ -217,6 +220,8 @@ class Membership:
                 mine = replace(mine, lost=lost_by_now)
             self._announce(store, mine, 0 if current is None else current.number)
             situation = self._situation(store, found, current, here_since, began)
+            if out is not None:
+                situation = replace(situation, hosts_out=frozenset(decode(HostsOut, out).hosts))
             self._check_raised(situation)
             self._check_over(found, situation, mine)
             if current is None:
@@ -317,10 +322,15 @@ class Membership:
     def _is_confirmed(self, waited_s: float) -> bool | None:
         """Whether this host is on the side that goes on: an agent that is cut off has ended its workers before long."""
         place = _place()
-        if place is None or self._options.store is not None:
+        if place is None or not self._is_launched:
             return None
         then = self._place_then
         return waited_s > FENCE_S or (then is not None and place.generation > then.generation)
+
+    @property
+    def _is_launched(self) -> bool:
+        """Whether the launcher serves the store, and says on which hosts nothing goes on."""
+        return self._options.store is None and process_link() is not None
 
     def _check_raised(self, situation: Situation) -> None:
         current = situation.current

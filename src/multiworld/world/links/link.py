@@ -49,6 +49,8 @@ class Link:
         """How often the peer wants to hear from us, in seconds."""
         self.sentinel: tuple[str, int] | None = None
         self.said_goodbye = False
+        self.heard_at = time.monotonic()
+        """When something of the peer was read last."""
         self._owes_nothing_at = time.monotonic()
         self._owner = owner
         self._connection: Connection | None = None
@@ -145,6 +147,7 @@ class Link:
         return None
 
     def end(self, header: Header, meta: bytes) -> None:
+        self.heard_at = time.monotonic()
         self._owner.link_heard(self)
         if header.kind == Kind.HEARTBEAT:
             return

@@ -174,6 +174,16 @@ def test_the_launcher_confirms_which_side_goes_on() -> None:
     assert chosen(seen(alone, current=current, is_confirmed=True)).members == (c,)
 
 
+def test_the_launcher_says_which_hosts_are_out_and_all_that_are_doubted_must_be_among_them() -> None:
+    current, (a, b, c) = far(3)
+    alone = loses(c, a, b, proven=False)
+    waits(seen(alone, current=current, is_confirmed=False, hosts_out=frozenset({a.host})))
+    both = frozenset({a.host, b.host})
+    assert chosen(seen(alone, current=current, is_confirmed=False, hosts_out=both)).members == (c,)
+    stateless = loses(c, a, b, proven=False, has_state=False)
+    assert chosen(seen(stateless, current=current, is_confirmed=False, hosts_out=both)).is_restart
+
+
 def test_one_that_waits_in_the_same_store_is_not_doubted() -> None:
     current, (a, b, c) = far(3)
     said = [says(a), loses(b, a, proven=False, step=8, facts=FACTS), says(c)]
