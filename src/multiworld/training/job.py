@@ -355,8 +355,8 @@ class Job:
             self._publish(TrainingStarted, step=self.state.step, total=total, pid=os.getpid())
             loader.expect(self.state.step, ())  # its workers start now, and not when the others wait for a newcomer
             yield from trainer.steps(total)
-            self._is_complete = not trainer.has_left
-            reason = self._leave.reason or "it was asked to leave" if trainer.has_left else ""
+            self._is_complete = not trainer.standing.has_left
+            reason = self._leave.reason or "it was asked to leave" if trainer.standing.has_left else ""
         except OverError as over:
             reason = f"all {over.step} steps were done before this process came"
             logger.warning("training %r: %s; another training needs another name", self.options.name, reason)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ...errors import MultiworldError, WorldBrokenError, WorldClosedError
-from ..copies.plan import MemoryPlan
 from ..data.base import StepLoader
 from ..errors import BadStepError, LoaderWorkerError, SampleError, StepError
 from ..health.timing import IDLE, OPTIMIZER
@@ -20,18 +19,18 @@ from ..recovery.team import Team
 from ..recovery.transfer import DamagedStateError, Receiving, Sending
 from ..replica.layout import places_of_shard
 from ..state import TrainingState
+from .beginning import Beginning
 from .commit import exchange
 from .computing import Computing
 from .decision import Outcome, decide
 from .ending import Ending
 from .facts import Facts
-from .memory import CopiesUnusableError
 from .missed_steps import MissedStep, MissedSteps
 from .program_error import MAX_TRIES, tell_others
 from .regrouping import Regrouping
-from .restarting import restart_alike
 from .services import Services
 from .shares import Shares
+from .standing import Standing
 from .step import Step, StepChange, StepPhase
 from .transfers import Transfers
 
@@ -104,12 +103,7 @@ class Trainer:
         self.services = services
         self._computing, self._gradients, self._buffers = computing, computing.gradients, computing.buffers
         self._observer, self._recoveries, self._options = observer, recoveries, options
-        self._facts: list[Facts] = []
-        """Of the step before the present one, of all members; empty if they were not heard."""
-        self._outcome = Outcome()
-        self._has_state = False
-        self._held_step = 0
-        """The step of this process's own state, while it has not got the state of the others."""
+        self.standing = Standing(team, state)
         self._shares = Shares(
             loader.num_micro_batches,
             batch=options.batch,
@@ -117,20 +111,16 @@ class Trainer:
             full_size=options.full_size,
         )
         self._looked_at: frozenset[int] | None = None
-        self._receiving: Receiving | None = None
-        self._transfers = Transfers(team, state)
+        self._transfers = Transfers(team, state, recoveries.state_received)
+        self._beginning = Beginning(team, state, self.standing, self._transfers, services)
         self._missed = MissedSteps()
         self._regrouping = Regrouping(
-            team, announce=self._announcement, begin=self._begin_generation, lose_state=self._lose_state
+            team, announce=self._announcement, begin=self._begin_generation, lose_state=self.standing.lose_state
         )
         self.ending = Ending(team, self._transfers)
         self._attempt = 0
         self._redo_began: float | None = None
         self._num_optimizer_steps = 0
-        self.num_restarts = 0
-        """How often this member began together with all others, as nobody had any state."""
-        self.step: Step | None = None
-        self.has_left = False
         self.failure = ""
         """The error with which the program left a step's block."""
 
@@ -139,10 +129,10 @@ class Trainer:
     def steps(self, total: int | None) -> Iterator[Step]:
         """Yield each step until ``total`` are committed, the data is over, or this member leaves."""
         self._join(total)
-        while not self._is_over() or not self._end():
-            if self._receiving is not None:
+        while not self.standing.is_over or not self._end():
+            if self.standing.receiving is not None:
                 yield from self._catch_up()
-                if self.has_left:
+                if self.standing.has_left:
                     return
                 continue
             step = self._new_step(self.state.step)
@@ -156,23 +146,15 @@ class Trainer:
             if self._between_steps():
                 return
 
-    def _is_over(self) -> bool:
-        return self._has_state and self._is_last()
-
-    def _is_last(self) -> bool:
-        """Whether no step is left to do, for those who have the state."""
-        limit = self.team.membership.limit
-        return limit is not None and self.state.step >= limit
-
     def _new_step(self, index: int) -> Step:
-        self.step = Step(self, index, self.loader.epoch_of(index), self._attempt)
-        return self.step
+        self.standing.step = Step(self, index, self.loader.epoch_of(index), self._attempt)
+        return self.standing.step
 
     def _between_steps(self) -> bool:
         """After a step: end, or admit newcomers and let members go. True: this member is done."""
         self._transfers.forget_sent()
-        outcome = self._outcome
-        if self._is_over() or not (outcome.leaving or outcome.newcomers):
+        outcome = self.standing.outcome
+        if self.standing.is_over or not (outcome.leaving or outcome.newcomers):
             return False
         try:
             self._meet()  # all know that the step counts, before anybody goes
@@ -180,7 +162,7 @@ class Trainer:
             self._advance(error)
             return False
         if self.team.place in outcome.leaving:
-            self.has_left = True
+            self.standing.has_left = True
             return True
         if outcome.leaving:
             self.team.leaves(sorted(outcome.leaving))
@@ -192,7 +174,7 @@ class Trainer:
 
         A replica that was lost shortly before comes back meanwhile: it gets the state of the end, and ends with it.
         """
-        while self._has_state:
+        while self.standing.has_state:
             error: WorldBrokenError | WorldClosedError | None = None
             try:
                 if not self.ending.hear_of_missing(self.state.step):
@@ -279,7 +261,7 @@ class Trainer:
         progress = self._computing.progress
         self.team.membership.look_for_newcomers()
         more = self.services.own_facts(self.state.step)
-        if self._has_state:
+        if self.standing.has_state:
             more = {**more, **self.services.health.own_facts(self.state.step, self._computing.reduced)}
         return Facts(
             step=self.state.step,
@@ -289,7 +271,7 @@ class Trainer:
             seconds=progress.seconds,
             is_leaving=self.services.is_leaving(),
             newcomers=self.team.membership.newcomers,
-            is_ready=self._has_state,
+            is_ready=self.standing.has_state,
             unused=tuple(sorted(self._computing.unused)) if progress.done else (),
             changed=tuple(sorted(self._buffers.changed)),
             late=tuple(sorted(self._gradients.late)),
@@ -312,13 +294,13 @@ class Trainer:
         else:
             self.team.leaves(sorted(places), WRONG)
         self._advance(None, as_newcomer=is_wrong)
-        if not self._has_state:
+        if not self.standing.has_state:
             raise RepeatStep
 
     def _commit(self, step: Step, facts: list[Facts], generation: Generation) -> None:
         """The step counts: give the program the gradients. ``generation``: the facts are those of its members."""
         self._count(facts, generation)
-        outcome = self._outcome
+        outcome = self.standing.outcome
         if outcome.num_done:
             for bucket in self._computing.buckets:
                 bucket.reduced.div_(outcome.num_done)
@@ -349,12 +331,12 @@ class Trainer:
         self.services.timer.enter(OPTIMIZER)
 
     def _count(self, facts: list[Facts], generation: Generation) -> None:
-        self._facts = facts
-        self._outcome = decide(facts, self.team.replica.size)
-        self._looked_at = self._buffers.next_to_look_at(self._looked_at, self._outcome.changed)
+        self.standing.facts = facts
+        self.standing.outcome = decide(facts, self.team.replica.size)
+        self._looked_at = self._buffers.next_to_look_at(self._looked_at, self.standing.outcome.changed)
         self.state.step += 1
         if generation is self.team.generation:
-            self._shares.not_ready = self._outcome.not_ready
+            self._shares.not_ready = self.standing.outcome.not_ready
         else:
             self._caught_up(generation)
 
@@ -363,15 +345,20 @@ class Trainer:
 
         They stood at the barrier that follows a step with such decisions, or had begun the next step.
         """
-        outcome = self._outcome
+        outcome = self.standing.outcome
         if not (outcome.leaving or outcome.newcomers):
             self._shares.others_began(before.members, outcome.not_ready)
-        self._outcome = replace(outcome, leaving=frozenset(), newcomers=(), not_ready=self._shares.not_ready)
+        self.standing.outcome = replace(outcome, leaving=frozenset(), newcomers=(), not_ready=self._shares.not_ready)
 
     @property
     def savable_since(self) -> int | None:
         """After a step: how many had been committed at the last chance to save the state. None: now there is none."""
         return self.state.step - 1
+
+    @property
+    def num_restarts(self) -> int:
+        """How often this member began together with all others, as nobody had any state."""
+        return self._beginning.num_restarts
 
     @property
     def took_s(self) -> float:
@@ -392,7 +379,7 @@ class Trainer:
 
     def check_optimizer(self) -> None:
         """Raises StepError if an optimizer must not run now."""
-        if self.step is None or self.step.phase is not StepPhase.COMMITTED:
+        if self.standing.step is None or self.standing.step.phase is not StepPhase.COMMITTED:
             raise StepError(
                 "optimizer.step() was called before the step counted: call it inside of 'with step:', after the loop "
                 "over the step's micro-batches"
@@ -436,7 +423,7 @@ class Trainer:
         self._buffers.undo()
         before = self.state.step
         generation = self._advance(error)
-        if generation is None or (not self._has_state):
+        if generation is None or (not self.standing.has_state):
             raise RepeatStep
         if generation.step == before + 1:
             return list(generation.facts)
@@ -446,20 +433,18 @@ class Trainer:
         return Announcement(
             member=self.team.membership.member,
             step=self.state.step,
-            done=tuple(self._computing.progress.done) if self._has_state and self._is_computing else (),
-            has_state=self._has_state,
-            is_complete=self._computing.progress.is_complete and self._is_computing,
-            facts=tuple(self._facts) if self._has_state else (),
+            done=tuple(self._computing.progress.done) if self.standing.has_state and self.standing.is_computing else (),
+            has_state=self.standing.has_state,
+            is_complete=self._computing.progress.is_complete and self.standing.is_computing,
+            facts=tuple(self.standing.facts) if self.standing.has_state else (),
             digest=self._options.digest,
-            saved_step=-1 if self._has_state else self.services.saved_step(),
-            snapshots=() if self._has_state else self.services.memory.snapshots(),
-            looked_at=None if not self._is_computing or self._looked_at is None else tuple(sorted(self._looked_at)),
-            is_over=self._is_over(),
+            saved_step=-1 if self.standing.has_state else self.services.saved_step(),
+            snapshots=() if self.standing.has_state else self.services.memory.snapshots(),
+            looked_at=None
+            if not self.standing.is_computing or self._looked_at is None
+            else tuple(sorted(self._looked_at)),
+            is_over=self.standing.is_over,
         )
-
-    @property
-    def _is_computing(self) -> bool:
-        return self.step is not None and self.step.phase is StepPhase.COMPUTING
 
     def _join(self, total: int | None) -> None:
         """Meet the others. Raises OverError if the training is over already."""
@@ -477,10 +462,10 @@ class Trainer:
         if isinstance(error, WorldBrokenError):
             self.team.note(error)
         self._transfers.clear()
-        self._receiving = None
+        self.standing.receiving = None
         self._missed.clear()
         if as_newcomer:
-            self._has_state = False
+            self.standing.has_state = False
             self.team.become_newcomer()
         generation, was_excluded = self._regrouping.regroup(
             lambda name, took_s: observer.recovery_phase(name, number, took_s)
@@ -498,99 +483,39 @@ class Trainer:
         sources = sorted(_places(members, generation.sources).intersection(same_shard))
         newcomers = sorted(_places(members, generation.stateless).intersection(same_shard))
         if generation.is_restart:
-            self._begin_together(sources[0], newcomers)
+            self._looked_at = None
+            self._beginning.begin(sources[0], newcomers)
         elif me in generation.stateless:
-            self._lose_state()
+            self.standing.lose_state()
             self.state.step = generation.step
-            self._receiving = Receiving(self.team.world, sources)
+            self.standing.receiving = Receiving(self.team.world, sources)
         elif newcomers and self.team.place in sources:
             self._transfers.send(Sending(self.team.world, self.state.capture(), sources, newcomers))
-        if self._is_computing and self._has_state and generation.step == self.state.step:
+        if self.standing.is_computing and self.standing.has_state and generation.step == self.state.step:
             self._computing.progress.num_redone += self._shares.num_lost(members)
             self._computing.progress.is_complete = False
             self._redo_began = time.monotonic()
             self._deal(self._done_elsewhere())
 
-    def _begin_together(self, source: int, newcomers: list[int]) -> None:
-        """Nobody had any state: one member of each shard loads it, and all begin with it."""
-        world, plan = self.team.world, self.team.generation.memory
-        self._looked_at = None
-        if plan is not None:
-            self._take_from_memory(plan)
-        else:
-            self._restart(is_source=self.team.place == source)
-        if self.team.place == source:
-            self._has_state = True
-            if newcomers:
-                self._transfers.send(Sending(world, self.state.capture(), [source], newcomers))
-        else:
-            receiving = Receiving(world, [source])
-            self._transfers.has_come(receiving, wait=True)
-            self._take(receiving)
-        self._has_state = True
-        self.num_restarts += 1
-        self.services.memory.begins(plan)
-
-    def _restart(self, *, is_source: bool) -> None:
-        """The sources load the newest checkpoint that all of them can read, if there is one."""
-        if is_source:
-            self.state.step = self._held_step
-        if self.team.replica.size > 1:
-            restart_alike(self.team.world, self.team.replica, self.state, self.services.restart, is_source=is_source)
-        elif is_source:
-            self.services.restart(None)
-
-    def _take_from_memory(self, plan: MemoryPlan) -> None:
-        """The sources load their shards. Raises CopiesUnusableError on all members if one of them cannot."""
-        team = self.team
-        is_well, error = False, None
-        try:
-            is_well = self.services.memory.fetch(team.world, team.generation, plan)
-        except (WorldBrokenError, WorldClosedError) as broken:
-            error = broken
-
-        def hear() -> list[Facts]:
-            if error is not None:
-                raise error
-            return exchange(team.world, Facts(step=plan.step, is_ready=is_well))
-
-        facts = team.replica.as_one(hear)
-        failed = [member.id for member, each in zip(team.generation.members, facts, strict=True) if not each.is_ready]
-        if failed:
-            self.services.memory.failed(plan, failed)
-            raise CopiesUnusableError(plan.step, len(failed))
-        self.services.memory.load()
-
-    def _lose_state(self) -> None:
-        """The others are ahead: what this process holds is of no use, unless all of them are lost."""
-        if self._has_state:
-            self._held_step = self.state.step
-        self._has_state = False
-
-    def _take(self, receiving: Receiving) -> None:
-        size_bytes = self._transfers.take(receiving)
-        self._facts = []
-        self._recoveries.state_received(self.state.step, size_bytes, receiving.num_sources, receiving.took_s)
-
     # ---- a newcomer
 
     def _catch_up(self) -> Iterator[Step]:
         """Take part without micro-batches until the state is here, then apply what counted meanwhile."""
-        receiving = self._receiving
+        receiving = self.standing.receiving
         assert receiving is not None
-        self.step = None
+        self.standing.step = None
         try:
             while not self._transfers.has_come(receiving):
-                if self._is_last():
+                if self.standing.is_last:
                     self._transfers.has_come(receiving, wait=True)
                     continue
                 self._shadow()
-                outcome = self._outcome
-                if self._is_last() or not (outcome.leaving or outcome.newcomers):
+                outcome = self.standing.outcome
+                if self.standing.is_last or not (outcome.leaving or outcome.newcomers):
                     continue
                 self._meet()  # as the others do, see _between_steps
                 if self.team.place in outcome.leaving:
-                    self.has_left = True
+                    self.standing.has_left = True
                     return
                 self.team.leaves(sorted(outcome.leaving))
                 self._advance(None)
@@ -607,15 +532,16 @@ class Trainer:
             self.team.world.abort()
             self._advance(None)
             return
-        self._take(receiving)
-        self._receiving = None
+        self._transfers.take(receiving)
+        self.standing.facts = []
+        self.standing.receiving = None
         while self._missed:
             self._missed.begin_next()
             step = self._new_step(self.state.step)
             yield step
             if step.phase is not StepPhase.OVER:
                 raise StepError(f"step {step.index} was not applied: write 'with step:' in the loop over job.steps()")
-        self._has_state = True
+        self.standing.has_state = True
 
     def _shadow(self) -> None:
         """Take part in a step with nothing of its own, and keep what it gave."""

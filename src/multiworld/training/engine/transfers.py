@@ -13,6 +13,12 @@ from ..state import TrainingState
 class Incoming(Protocol):
     """See ``Receiving``."""
 
+    @property
+    def num_sources(self) -> int: ...
+
+    @property
+    def took_s(self) -> float: ...
+
     def poll(self) -> bool: ...
 
     def wait(self) -> None: ...
@@ -29,11 +35,21 @@ class Outgoing(Protocol):
     def wait(self) -> None: ...
 
 
+class Received(Protocol):
+    """Hears of each state with which this member begins. Must be quick."""
+
+    def __call__(self, step: int, size_bytes: int, sources: int, took_s: float) -> None: ...
+
+
+def tell_nobody(step: int, size_bytes: int, sources: int, took_s: float) -> None:
+    pass
+
+
 class Transfers:
     """Of the present generation: its world carries them, so they end with it. Belongs to the training thread."""
 
-    def __init__(self, team: Team, state: TrainingState) -> None:
-        self._team, self._state = team, state
+    def __init__(self, team: Team, state: TrainingState, received: Received = tell_nobody) -> None:
+        self._team, self._state, self._received = team, state, received
         self._sendings: list[Outgoing] = []
 
     def clear(self) -> None:
@@ -66,8 +82,8 @@ class Transfers:
             raise error or WorldClosedError(team.world.name, team.world.generation)
         return team.replica.all_true(is_here)
 
-    def take(self, receiving: Incoming) -> int:
-        """Begin with the state that has come. Returns its size in bytes."""
+    def take(self, receiving: Incoming) -> None:
+        """Begin with the state that has come."""
         state, size_bytes = receiving.state(self._state.capture())
         self._state.restore(state)
-        return size_bytes
+        self._received(self._state.step, size_bytes, receiving.num_sources, receiving.took_s)

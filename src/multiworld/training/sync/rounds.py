@@ -101,8 +101,8 @@ class RoundTrainer(Trainer):
         limits = [each for each in (total, self.loader.num_steps) if each is not None]
         self._table = self._strategy.timetable(min(limits) if limits else None)
         self._join(total)
-        while not self._is_over() or not self._end():
-            if self._receiving is not None:
+        while not self.standing.is_over or not self._end():
+            if self.standing.receiving is not None:
                 yield from self._catch_up()
             else:
                 yield from self._own_step()
@@ -121,7 +121,7 @@ class RoundTrainer(Trainer):
         if self._has_ended_round:
             self._has_ended_round = False
             return super()._between_steps()
-        if self._receiving is None:
+        if self.standing.receiving is None:
             self._look_for_losses()
         return False
 
@@ -207,7 +207,7 @@ class RoundTrainer(Trainer):
                 facts, dealt_in_then = self.team.replica.as_one(partial(self._complete_round, due, taken)), None
             except (WorldBrokenError, WorldClosedError) as error:
                 facts, dealt_in_then = self._recover_round(error), dealt_in
-                if not self._has_state:
+                if not self.standing.has_state:
                     return
         self._apply(due, taken)
         for fragment in due.apply:
@@ -246,7 +246,7 @@ class RoundTrainer(Trainer):
         """Go on with those who are left. Returns the facts of this round if it counts already, else None."""
         number = self._round
         generation = self._advance(error)
-        if generation is not None and self._has_state and generation.step == number + 1:
+        if generation is not None and self.standing.has_state and generation.step == number + 1:
             return list(generation.facts)
         return None
 
@@ -257,7 +257,7 @@ class RoundTrainer(Trainer):
         in the one before; its place and the number of members there.
         """
         outcome = decide(facts, self.team.replica.size)
-        self._facts, self._outcome = facts, outcome
+        self.standing.facts, self.standing.outcome = facts, outcome
         if heard_in is None:
             members = self.team.generation.members
             for of_step in facts_of_steps(facts):
@@ -277,7 +277,9 @@ class RoundTrainer(Trainer):
             heard_in = self.team.place, len(self.team.generation.members)
         self._begin_round(*heard_in)
         self._shares.not_ready, self._contributors = not_ready, contributors
-        self._outcome = replace(outcome, leaving=frozenset(), newcomers=())  # those were places of another generation
+        self.standing.outcome = replace(
+            outcome, leaving=frozenset(), newcomers=()
+        )  # those were places of another generation
 
     # ---- membership
 
@@ -285,12 +287,12 @@ class RoundTrainer(Trainer):
         return Announcement(
             member=self.team.membership.member,
             step=self._round,
-            has_state=self._has_state,
+            has_state=self.standing.has_state,
             is_complete=self._has_all_means,
-            facts=tuple(self._facts) if self._has_state else (),
+            facts=tuple(self.standing.facts) if self.standing.has_state else (),
             digest=self._options.digest,
-            saved_step=-1 if self._has_state else self.services.saved_step(),
-            is_over=self._is_over(),
+            saved_step=-1 if self.standing.has_state else self.services.saved_step(),
+            is_over=self.standing.is_over,
         )
 
     def _first_step_of(self, generation: Generation) -> int:
@@ -310,22 +312,22 @@ class RoundTrainer(Trainer):
         if generation.is_restart:
             self._shares.not_ready = frozenset()
             self._sums.clear()
-            self._begin_together(source, [place for place in newcomers if place != source])
+            self._beginning.begin(source, [place for place in newcomers if place != source])
             self._outer.return_to_anchor()
             self._round, self._is_at_boundary = self._table.round_of(self.state.step), True
         elif me in generation.stateless:
-            self._lose_state()
+            self.standing.lose_state()
             self._is_at_boundary = False
             self._round = generation.step
             self._sums.clear()
             self._rounds_then.clear()
-            self._receiving = Receiving(self.team.world, [source])
+            self.standing.receiving = Receiving(self.team.world, [source])
         elif newcomers and self.team.place == source:
             if self._is_at_boundary:
                 self._send_state(newcomers)
             else:
                 self._waiting_for_state = newcomers
-        if not self._has_state or self._is_at_boundary:
+        if not self.standing.has_state or self._is_at_boundary:
             self._begin_round(self.team.place, len(members))
         self._contributors = (len(members) - len(self._shares.not_ready)) // size
         is_behind = generation.step > self._round  # the round counts for others, so this member has all means of it
@@ -343,15 +345,16 @@ class RoundTrainer(Trainer):
 
     def _catch_up(self) -> Iterator[Step]:
         """Take part in a round with nothing to give; once the state is here, apply what counted since it was taken."""
-        receiving = self._receiving
+        receiving = self.standing.receiving
         assert receiving is not None
-        self.step = None
+        self.standing.step = None
         try:
             is_here = bool(self._table.steps_of(self._round)) and self._take_part(receiving)
             if not is_here and self._table.steps_of(self._round):
                 return  # and take part in the next round
             self._transfers.has_come(receiving, wait=True)
-            self._take(receiving)
+            self._transfers.take(receiving)
+            self.standing.facts = []
         except (WorldBrokenError, WorldClosedError) as error:
             self._advance(error)
             return
@@ -361,14 +364,14 @@ class RoundTrainer(Trainer):
             self._advance(None)
             return
         self._outer.return_to_anchor()
-        self._receiving = None
+        self.standing.receiving = None
         now = self._round
         first = self._table.round_of(self.state.step)
         yield from self._replay_rounds([each for each in self._rounds_then if each.number >= first])
         self._rounds_then.clear()
         self._outer.return_to_anchor()  # what was mixed with it meanwhile came from no training of this member
         assert self._table.round_of(self.state.step) == now
-        self._has_state = self._is_at_boundary = self._has_ended_round = True
+        self.standing.has_state = self._is_at_boundary = self._has_ended_round = True
 
     def _take_part(self, receiving: Receiving) -> bool:
         """Take part in a round with zeros, and keep what it gave. True: all were told that the state is here."""

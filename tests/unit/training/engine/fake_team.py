@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
+
+import torch
+from torch import Tensor
 
 from multiworld.errors import WorldBrokenError
 from multiworld.training.engine.facts import Facts
@@ -12,10 +15,20 @@ from multiworld.training.recovery.team import Phase, Team
 
 
 class FakeWorld:
+    """Of one member: what it sums up is what it has given. ``error``: what each collective raises."""
+
     name, generation = "t.1", 1
+    rank, world_size, device = 0, 1, torch.device("cpu")
 
     def __init__(self) -> None:
         self.was_aborted = False
+        self.error: WorldBrokenError | None = None
+
+    def start_all_reduce(self, tensor: Tensor, op: Any, timeout_s: float | None) -> None: ...
+
+    def wait_thread(self, operation: None, peer: int | None, timeout_s: float | None) -> None:
+        if self.error is not None:
+            raise self.error
 
     def abort(self) -> None:
         self.was_aborted = True
@@ -43,6 +56,7 @@ class FakeMembership:
         self.newcomers: tuple[str, ...] = ()
         self.come: list[tuple[str, ...]] = []
         self.over: int | None = None
+        self.limit: int | None = None
         self.raised: list[Announcement] = []
 
     def look_for_newcomers(self, every_s: float = 0.25) -> None:

@@ -17,6 +17,8 @@ from .fake_team import FakeTeam
 class Arriving:
     """A state that is here after ``wait``. ``error``: what becomes of it instead."""
 
+    num_sources, took_s = 2, 0.5
+
     def __init__(self, state: TrainingState, error: Exception | None = None) -> None:
         self.sent, self.error, self.is_here = state, error, False
 
@@ -49,11 +51,16 @@ def at_step(step: int) -> TrainingState:
 
 def test_a_state_is_taken_once_it_has_come() -> None:
     own = at_step(3)
-    transfers, arriving = Transfers(FakeTeam().as_team(), own), Arriving(at_step(7))
+    heard = []
+
+    def received(step: int, size_bytes: int, sources: int, took_s: float) -> None:
+        heard.append((step, size_bytes, sources, took_s))
+
+    transfers, arriving = Transfers(FakeTeam().as_team(), own, received), Arriving(at_step(7))
     assert not transfers.has_come(arriving)
     assert transfers.has_come(arriving, wait=True)
-    assert transfers.take(arriving) == 40
-    assert own.step == 7
+    transfers.take(arriving)
+    assert (own.step, heard) == (7, [(7, 40, 2, 0.5)])
 
 
 def test_a_state_has_come_when_all_processes_of_the_replica_have_it() -> None:
