@@ -31,8 +31,8 @@ class PeerRaisedError(TrainingError):
 
     def __str__(self) -> str:
         return (
-            f"the program raised on rank {self.rank} in step {self.step}: {self.error}. No process was lost, so the "
-            f"training ends on all ranks. There it came from:\n{_quoted(self.traceback)}"
+            f"the program raised on rank {self.rank} in step {self.step}: {self.error}\nNo process was lost, so the "
+            f"training ends on all ranks. There it came from:\n{_quoted(self.traceback).rstrip()}"
         )
 
 
@@ -157,7 +157,7 @@ class SampleError(TrainingError):
         samples = f"sample {self.samples[0]}" if len(self.samples) == 1 else f"samples {', '.join(self.samples)}"
         return (
             f"{samples} of step {self.step} (micro-batch {self.micro_batch}) cannot be loaded: {self.error}. Correct "
-            f"the dataset, or leave them out of it. There it came from:\n{_quoted(self.traceback)}"
+            f"the dataset, or leave them out of it.\nThere it came from:\n{_quoted(self.traceback).rstrip()}"
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ...process.signal_names import signal_name
 from ...wire.messages import Json
+from ...wire.shortened import beginning
 
 LONGEST_SUMMARY = 300
 
@@ -77,7 +78,7 @@ class WorkerFailure:
         return signal_name(-self.returncode)
 
     def _summary(self) -> str:
-        first_line = self.message.strip().partition("\n")[0][:LONGEST_SUMMARY]
+        first_line = beginning(self.message.strip().partition("\n")[0], LONGEST_SUMMARY)
         by_signal = f"killed by {self.signal_name}" if self.signal_name else ""
         said = {
             FailureCause.EXIT: f"exit code {self.returncode}",

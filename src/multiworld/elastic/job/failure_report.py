@@ -80,7 +80,11 @@ def _evidence(failure: WorkerFailure) -> str:
 
 
 def _describe_others(failure: WorkerFailure, others: Sequence[WorkerFailure]) -> str:
-    told = [f"  rank {_who(other)}, {_later(failure, other)}: {_briefly(other)}" for other in others[:MAX_OTHERS]]
+    told, before = [], failure.text
+    for other in others[:MAX_OTHERS]:
+        text = _briefly(other)
+        told.append(f"  rank {_who(other)}, {_later(failure, other)}: {'the same' if text == before else text}")
+        before = text
     if len(others) > MAX_OTHERS:
         told.append(f"  and {len(others) - MAX_OTHERS} more")
     count = "1 other worker" if len(others) == 1 else f"{len(others)} other workers"
@@ -97,8 +101,9 @@ def _briefly(other: WorkerFailure) -> str:
         return other.text
     if other.caused_by_rank == UNKNOWN_RANK:
         return f"it lost a connection to another rank ({other.text})"
-    world = f" of world {other.caused_by_world!r}" if other.caused_by_world else ""
-    return f"it lost rank {other.caused_by_rank}{world}"
+    if other.caused_by_world is None:
+        return f"it ended with the error of rank {other.caused_by_rank}"
+    return f"it lost rank {other.caused_by_rank} of world {other.caused_by_world!r}"
 
 
 def _indented(lines: Sequence[str]) -> str:

@@ -24,12 +24,17 @@ UNREADABLE = re.compile(r"(?:SyntaxError|IndentationError|TabError): ")
 RAISED = re.compile(r"^[ \t|]*([A-Za-z_][\w.]*)(?:: (.*))?$", re.MULTILINE)
 LOST_RANK = re.compile(r"\b(?:lost|by|because) rank (-?\d+)\b")
 WORLD = re.compile(r"^(?:world '(.+?)' \(generation|(.+?) broken: )")
+PEER_RAISED = "multiworld.training.errors.PeerRaisedError"
+RAISED_ON = re.compile(r"^the program raised on rank (\d+) in step ")
 PEER_ERRORS = re.compile(r"torch\.distributed\.Dist(?:Backend|Network|Store|)Error")
 PEER_SIGNS = ("gloo/transport/",)  # the source file that Gloo names when a connection fails; it raises RuntimeError
 
 
 class Cause(NamedTuple):
-    """Whose failure broke the world that this worker was in. ``rank`` counts in that world."""
+    """Whose failure broke the world that this worker was in. ``rank`` counts in that world.
+
+    Without a world, and with a rank: the program raised on that rank of the job.
+    """
 
     rank: int
     world: str | None
@@ -43,7 +48,10 @@ def last_traceback(lines: Sequence[str]) -> str | None:
     first = heads.pop()
     while heads and any(line in LINKS for line in lines[heads[-1] : first]):
         first = heads.pop()
-    return "\n".join(lines[first:][-MAX_LINES:])
+    found = lines[first:]
+    if len(found) > MAX_LINES:
+        found = [f"... {len(found) - MAX_LINES} lines left out ...", *found[-MAX_LINES:]]
+    return "\n".join(found)
 
 
 def _unreadable(lines: Sequence[str]) -> str | None:
@@ -84,6 +92,8 @@ def _cause_of(name: str, text: str) -> Cause | None:
     if name in _WORLD_ERRORS:
         rank, world = LOST_RANK.search(text), WORLD.match(text)
         return Cause(int(rank[1]) if rank else UNKNOWN_RANK, (world[1] or world[2]) if world else None)
+    if name == PEER_RAISED and (raised_on := RAISED_ON.match(text)):
+        return Cause(int(raised_on[1]), None)
     if PEER_ERRORS.fullmatch(name) or any(sign in text for sign in PEER_SIGNS):
         return Cause(UNKNOWN_RANK, None)
     return None

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 
 from ...wire.messages import Json, to_json
+from ...wire.shortened import end
 from ..job.failure import WorkerFailure
 from ..job.history import Event
 from ..job.status import JobStatus
@@ -98,7 +99,7 @@ def shown_failures(failures: Iterable[WorkerFailure]) -> tuple[Failure, ...]:
             pid=each.pid,
             at=round(each.at_us / 1e6, 3),
             text=each.text,
-            traceback=(each.traceback or "")[-MAX_TRACEBACK:],
+            traceback=end(each.traceback or "", MAX_TRACEBACK),
             last_lines=each.last_lines[-MAX_LINES:],
         )
         for each in failures

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 
+from ...wire.shortened import end
 from ..data.base import StepLoader
 from ..errors import LoaderWorkerError, PoisonedStepError, SampleError
 from ..recovery.records import Announcement
@@ -15,7 +16,7 @@ MAX_TEXT = 4000
 
 def tell_others(team: Team, loader: StepLoader, step: int, error: Exception) -> None:
     """Raises PoisonedStepError if programs have raised in this step ``MAX_TRIES`` times."""
-    text = "".join(traceback.format_exception(error))[-MAX_TEXT:]
+    text = end("".join(traceback.format_exception(error)), MAX_TEXT)
     said = f"{type(error).__name__}: {error}"
     tries = team.membership.say_raised(
         Announcement(member=team.membership.member, step=step, raised=said, traceback=text)

@@ -339,7 +339,8 @@ class Membership:
         for member in current.members:
             announcement = situation.said.get(member.id)
             if announcement is not None and announcement.raised and member.id != self.member.id:
-                raise PeerRaisedError(member.rank, announcement.step, announcement.raised, announcement.traceback)
+                raised, traceback = announcement.raised, announcement.traceback
+                raise PeerRaisedError(member.rank, announcement.step, raised, traceback) from None
 
     def _check_over(self, found: dict[str, bytes], situation: Situation, mine: Announcement) -> None:
         """Raises OverError for one without the state that comes when all the others have ended well."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from ...observe.curve import CurvePoint
+from ...wire.shortened import shortened
 from .recoveries import PHASES, Recovery, Track
 from .report import TrainingReport, lossy_causes
 from .report_text import headline
@@ -172,7 +173,7 @@ def _recovery(parts: list[str], recovery: Recovery, clock: Callable[[float], str
     took = f", {duration(recovery.took_s)} until the next commit" if recovery.committed_at is not None else ""
     parts.append(_text(LEFT, top, f"step {recovery.step}: {headline(recovery)}{took}", "ink head"))
     cause = "; ".join(f"{each.cause}: {each.detail}" for each in recovery.lost) or recovery.kind
-    parts.append(_text(LEFT, top + 16, _cut(f"{clock(recovery.began_at)}  {cause}", 130), "soft small"))
+    parts.append(_text(LEFT, top + 16, shortened(f"{clock(recovery.began_at)}  {cause}", 130), "soft small"))
     tracks = recovery.tracks[:MAX_TRACKS]
     if not tracks:
         return top + 18
@@ -235,7 +236,3 @@ def _line(points: Sequence[CurvePoint | tuple[float, float]], kind: str, width: 
 
 def _text(x: float, y: float, text: str, kind: str, *, anchor: str = "start") -> str:
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -123,7 +123,8 @@ class ProgressLine:
         if not self._leading.is_leading:
             return ""
         if isinstance(event, MemberLost):
-            return self._note(f"{event.job}: lost rank {event.lost_rank} in step {event.step}: {event.cause}")
+            why = f"{event.cause}: {event.detail}"
+            return self._note(f"{event.job}: lost rank {event.lost_rank} in step {event.step}: {why}")
         if isinstance(event, StepCommitted):
             return self._step(now)
         if isinstance(event, TrainingEnded):
@@ -158,7 +159,7 @@ class ProgressLine:
         if self._is_open:
             last += "\n"
             self._is_open = False
-        why = event.error or event.reason
+        why = (event.error or event.reason).partition("\n")[0]  # a traceback below it is shown with the error itself
         return last + (f"{event.job}: ended after step {event.step}: {why}\n" if why else "")
 
 

@@ -211,7 +211,7 @@ def _end(its: Sequence[TrainingEvent], lost: Sequence[MemberLost]) -> str:
     """Return how a member ended, as far as its record or the others tell."""
     last = next((each for each in reversed(its) if isinstance(each, TrainingEnded)), None)
     if last is not None:
-        return last.error or last.reason or "done"
+        return (last.error or last.reason or "done").partition("\n")[0]
     ended_at = max(each.at for each in its)
     seen = min((each for each in lost if each.at >= ended_at - 1.0), key=lambda each: each.at, default=None)
     return "its record has no end" if seen is None else f"lost: {seen.cause}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from ...wire.shortened import shortened
 from ...world.launcher.news import MAX_TEXT, Trained, TrainingFault
 from ..events import MemberLost, MembershipChanged, RecoveryPhase, StepCommitted, TrainingEnded, TrainingEvent
 from .leading import Leading
@@ -102,7 +103,7 @@ def _trained(progress: Progress, generation: int, *, ended: bool = False, reason
         goodput=progress.goodput,
         left_s=progress.left_s,
         ended=ended,
-        reason=reason[:MAX_TEXT],
+        reason=shortened(reason.partition("\n")[0], MAX_TEXT),
     )
 
 
@@ -116,7 +117,7 @@ def _fault(recovery: Recovery, replicas: int, *, is_over: bool) -> TrainingFault
         step=recovery.step,
         replicas=replicas,
         change="failure" if recovery.lost else "join" if recovery.came else "leave",
-        text=text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…",
+        text=shortened(text, MAX_TEXT),
         took_s=recovery.took_s if is_over else None,
         phases={each.name: each.took_s for each in recovery.phases} if is_over else {},
         redone=recovery.redone if is_over else 0,

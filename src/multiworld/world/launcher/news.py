@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ...errors import WorldBrokenError
 from ...events import Event, WorldBroken, WorldFormed, WorldLeft
 from ...wire.messages import MessageSet, message, sparse
+from ...wire.shortened import shortened
 
 MAX_TEXT = 200
 MAX_PHASES, MAX_PHASE = 10, 40
@@ -134,8 +135,8 @@ def news_of(event: Event, job: str) -> News | None:
     if isinstance(event, WorldBroken):
         error = event.error
         rank, detail = (error.rank, error.cause) if isinstance(error, WorldBrokenError) else (-1, str(error))
-        cause = type(error).__name__
-        return Broke(job=job, name=name, generation=generation, rank=rank, cause=cause, detail=detail[:MAX_TEXT])
+        cause, detail = type(error).__name__, shortened(detail, MAX_TEXT)
+        return Broke(job=job, name=name, generation=generation, rank=rank, cause=cause, detail=detail)
     if isinstance(event, WorldLeft):
         return Left(job=job, name=name, generation=generation)
     return None

@@ -149,6 +149,19 @@ def test_a_program_that_python_cannot_read_is_told() -> None:
     assert last_traceback([*said, "and then it went on"]) is None
 
 
+def test_a_traceback_that_is_too_long_says_what_is_left_out() -> None:
+    lines = ["Traceback (most recent call last):", *(f"  frame {number}" for number in range(300)), "ValueError: no"]
+    found = last_traceback(lines)
+    assert found is not None
+    assert found.splitlines() == ["... 102 lines left out ...", *lines[-200:]]
+    assert exception_line(found) == "ValueError: no"
+
+
+def test_a_summary_that_is_cut_says_so() -> None:
+    assert failed(0, message="x" * 300).text.endswith(": " + "x" * 300)
+    assert failed(0, message="x" * 1500 + "\nmore").text.endswith("x… (1,200 more characters)")
+
+
 def test_there_may_be_no_traceback() -> None:
     assert last_traceback(["usage: prog", "error: no such option"]) is None
 
@@ -404,6 +417,20 @@ def test_without_a_traceback_the_last_lines_are_shown() -> None:
 def test_blank_lines_at_the_end_are_no_evidence() -> None:
     assert describe(failed(0, last_lines=("", "  ", "")), []).endswith("It wrote nothing.")
     assert describe(failed(0, last_lines=("", "oh", "")), []).endswith("The last line it wrote:\n  oh")
+
+
+def test_an_error_that_several_workers_share_is_told_once() -> None:
+    others = [failed(rank, FIRST.at_us, message="ValueError: no") for rank in (2, 3)]
+    text = describe(failed(1, FIRST.at_us, message="ValueError: no"), [*others, failed(4, message="OSError: no")])
+    assert text.count("ValueError: no") == 1
+    assert "rank 3, 0.000 s later: the same\n" in text
+    assert text.count("OSError: no") == 1
+
+
+def test_who_ended_with_another_rank_s_error_has_lost_nobody() -> None:
+    text = describe(FIRST, [failed(2, caused_by_rank=1), failed(3, caused_by_rank=1, caused_by_world="main")])
+    assert ": it ended with the error of rank 1\n" in text
+    assert text.endswith(": it lost rank 1 of world 'main'")
 
 
 def test_many_others_are_counted_and_not_all_told() -> None:

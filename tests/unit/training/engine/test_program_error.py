@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from multiworld.training.data.base import StepLoader
-from multiworld.training.engine.program_error import MAX_TRIES, tell_others
+from multiworld.training.engine.program_error import MAX_TEXT, MAX_TRIES, tell_others
 from multiworld.training.errors import LoaderWorkerError, PoisonedStepError, SampleError
 
 from .fake_team import FakeTeam
@@ -35,6 +35,14 @@ def test_the_others_hear_the_error_with_its_traceback_and_this_world_ends() -> N
     assert (said.step, said.raised) == (3, "ValueError: bad sample")
     assert "in raised" in said.traceback
     assert team.world.was_aborted
+
+
+def test_a_long_traceback_says_what_is_left_out() -> None:
+    team = FakeTeam()
+    tell_others(team.as_team(), LOADER, 3, raised(ValueError("x" * MAX_TEXT)))
+    (said,) = team.membership.raised
+    assert said.traceback.startswith("... ")
+    assert "characters left out" in said.traceback
 
 
 def test_a_step_in_which_programs_raise_again_and_again_is_poisoned() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from multiworld.training.errors import PeerRaisedError
 from multiworld.training.events import MembershipChanged, TrainingEnded
 from multiworld.training.view.progress import LINE_S, Progress, ProgressLine, progress_text
 
@@ -62,7 +63,7 @@ def test_on_a_terminal_a_line_overwrites_the_one_before() -> None:
 def test_a_loss_is_told_at_once_and_above_the_line_in_place() -> None:
     text = written(Run(num_members=3).steps(3).lose(2).steps(3), in_place=True)["m001"]
 
-    assert "\r\x1b[Kgpt: lost rank 2 in step 3: PeerDiedError\n" in text
+    assert "\r\x1b[Kgpt: lost rank 2 in step 3: PeerDiedError: its socket closed\n" in text
     assert "gpt: 2 replicas go on with step 3 (without rank 2)\n" in text
     assert text.rstrip("\x1b[K").endswith("%  2 s left") or "2 replicas" in text.rpartition("\r")[2]
 
@@ -118,6 +119,16 @@ def test_an_error_ends_the_line() -> None:
 
     assert written(run, in_place=False)["m001"].endswith(
         "gpt: ended after step 2: PoisonedStepError: step 3 failed 3 times\n"
+    )
+
+
+def test_a_traceback_in_an_error_is_left_to_the_error_itself() -> None:
+    run = Run(num_members=1).steps(3)
+    error = PeerRaisedError(1, 3, "KeyError: 'a bug'", "Traceback:\n    f()")
+    run.say(0, TrainingEnded, step=2, error=f"PeerRaisedError: {error}")
+
+    assert written(run, in_place=False)["m001"].endswith(
+        "ended after step 2: PeerRaisedError: the program raised on rank 1 in step 3: KeyError: 'a bug'\n"
     )
 
 
