@@ -37,7 +37,7 @@ def command_parser() -> CommandParser:
 def render(status: JobStatus, *, workers: bool) -> str:
     blocks = ["\n".join(_summary(status)), agents_table(status)]
     if workers:
-        header = ("RANK", "AGENT", "HOST", "STATE", "RESTARTS", "WORLDS")
+        header = ("RANK", "AGENT", "HOST", "PID", "STATE", "RESTARTS", "WORLDS")
         blocks.append(table(header, [_row(worker) for worker in status.workers]))
     return "\n\n".join(blocks)
 
@@ -71,6 +71,7 @@ def _row(worker: WorkerStatus) -> tuple[object, ...]:
         "-" if worker.rank is None else worker.rank,
         "-" if worker.index is None else worker.index,
         worker.host or "-",
+        "-" if worker.pid is None else worker.pid,
         worker.state,
         worker.restarts,
         ", ".join(worlds[:MAX_WORLDS]) + more or "-",

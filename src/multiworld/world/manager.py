@@ -335,7 +335,7 @@ class WorldManager:
         self._loop.call_soon(lambda: self._connections.forget_world(entry.uid, error))
 
     def world_broke(self, world: World, error: WorldBrokenError) -> None:
-        level = logging.INFO if isinstance(error, PeerLeftError) else logging.WARNING
+        level = logging.INFO if world.is_inner or isinstance(error, PeerLeftError) else logging.WARNING
         what = error.summary()  # the error itself advises the program to rejoin; who reads a log cannot
         logger.log(
             level, "world %r (generation %d) %s. Other worlds are unaffected.", error.world, error.generation, what

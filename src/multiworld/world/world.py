@@ -112,9 +112,11 @@ class World(WorldOperations):
         generation: int,
         backend: str,
         device: torch.device,
+        is_inner: bool = False,
     ) -> None:
         super().__init__(loop, name=name, rank=rank, world_size=world_size, generation=generation, device=device)
         self.backend, self.device = backend, device
+        self.is_inner = is_inner
         self._owner = owner
         self._broken: Operation[WorldBrokenError] = Operation()
         self.peer_ids: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from ...errors import (
@@ -197,7 +198,7 @@ class Team:
             False,
         )
         began = time.monotonic()
-        joining = self._manager.start_join(request)
+        joining = self._manager.start_join(replace(request, is_inner=True))
         settled = threading.Event()
         joining.add_callback(lambda _: settled.set())
         try:

@@ -139,6 +139,7 @@ class Formation:
             generation=meeting.generation,
             backend=self._channel_class.name,
             device=self._request.device,
+            is_inner=self._request.is_inner,
         )
 
     async def _watch(self, world: World, meeting: Meeting) -> None:

@@ -15,7 +15,10 @@ from ..world import World
 
 @dataclass(frozen=True, kw_only=True)
 class JoinRequest:
-    """What the caller of ``join`` asked for, checked. What is None comes from the launcher, as it is at each try."""
+    """What the caller of ``join`` asked for, checked. What is None comes from the launcher, as it is at each try.
+
+    ``is_inner``: the world is a part of something that tells of losses in its own words, and with its own ranks.
+    """
 
     name: str
     rank: int | None
@@ -26,6 +29,7 @@ class JoinRequest:
     timeout_s: float
     serve_store: bool = False
     min_generation: int = 1
+    is_inner: bool = False
 
     @property
     def follows_launcher(self) -> bool:

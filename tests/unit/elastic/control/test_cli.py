@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -39,7 +40,10 @@ def test_the_status_for_people() -> None:
     assert lines[4].split() == ["AGENT", "HOST", "ADDRESS", "PID", "STATE", "RANKS", "WORLDS", "RESTARTS", "DEVICES"]
     assert lines[5].split() == ["0*", "a", "127.0.0.1:1", "1", "active", "0-1", "0", "1", "-"]
     assert lines[6].split() == ["1", "b", "127.0.0.1:1", "1", "waiting", "-", "0", "0", "-"]
-    assert lines[-1].split() == ["1", "0", "a", "running", "1", "-"]
+    assert lines[-3].split() == ["RANK", "AGENT", "HOST", "PID", "STATE", "RESTARTS", "WORLDS"]
+    assert lines[-1].split() == ["1", "0", "a", "-", "running", "1", "-"]
+    known = replace(job_status(some), workers=tuple(replace(each, pid=71) for each in job_status(some).workers))
+    assert render(known, workers=True).splitlines()[-1].split() == ["1", "0", "a", "71", "running", "1", "-"]
 
 
 def test_the_agents_for_people_are_one_a_line() -> None:
