@@ -64,7 +64,10 @@ class StepsCommitted(StepCommitted):
 @message("member_lost")
 @dataclass(frozen=True, kw_only=True)
 class MemberLost(TrainingEvent):
-    """A member is gone. ``cause``: the name of the error class; ``detail``: the evidence. Opens a recovery."""
+    """A member is gone. ``cause``: the name of the error class; ``detail``: the evidence. Opens a recovery.
+
+    The cause ``ProgramError``: no process was lost, but the program ended the training on that rank.
+    """
 
     lost_rank: int
     step: int

@@ -8,8 +8,11 @@ import time
 from ..errors import PeerLeftError, PeerSilentError, PeerStoppedError, WorldBrokenError
 from .events import MemberLost, MembershipChanged, RecoveryPhase, StateReceived
 from .publishing import Publisher
-from .recovery.records import Generation
-from .recovery.team import Team
+from .recovery.records import Generation, Member
+from .recovery.team import LOSSES, Team
+
+PROGRAM_ERROR = "ProgramError"
+"""The cause in ``MemberLost`` where no error of ours names it: the member lives, but its program gave up."""
 
 logger = logging.getLogger(__name__)
 
@@ -19,23 +22,31 @@ class RecoveryEvents:
 
     def __init__(self, publisher: Publisher, team: Team, *, lease_s: float) -> None:
         self._publisher, self._team, self._lease_s = publisher, team, lease_s
+        self._gave_up: Member | None = None
+        """Whose program ended the world. Why, and whether it is lost, is known when the others have agreed."""
 
     def recovery_began(self, step: int, error: WorldBrokenError | None) -> None:
         if error is None:
             return
         place = self._team.place_of(error)
         lost_rank = self._team.generation.members[place].rank if place >= 0 else -1
+        self._gave_up = None
         if isinstance(error, PeerLeftError):  # its program left the loop over the steps
             logger.info("step %d: rank %d has left", step, lost_rank)
             return
-        logger.info("step %d: rank %d is lost: %s", step, lost_rank, error.cause)
-        self._publisher.publish(
-            MemberLost, lost_rank=lost_rank, step=step, cause=type(error).__name__, detail=error.cause
-        )
+        if place >= 0 and not isinstance(error, LOSSES):
+            logger.info("step %d: rank %d has given its world up", step, lost_rank)
+            self._gave_up = self._team.generation.members[place]
+        else:
+            logger.info("step %d: rank %d is lost: %s", step, lost_rank, error.cause)
+            self._lost(lost_rank, step, type(error).__name__, error.cause)
         now = time.monotonic()
         broke_at = self._team.broke_at or now  # this thread may hear of it first
         silent_s = self._lease_s if isinstance(error, (PeerSilentError, PeerStoppedError)) else 0.0
         self.recovery_phase("detect", step, now - broke_at + silent_s)  # from the last sign of life to here
+
+    def _lost(self, rank: int, step: int, cause: str, detail: str) -> None:
+        self._publisher.publish(MemberLost, lost_rank=rank, step=step, cause=cause, detail=detail)
 
     def recovery_phase(self, name: str, step: int, took_s: float) -> None:
         self._publisher.publish(RecoveryPhase, name=name, step=step, took_s=took_s)
@@ -45,6 +56,9 @@ class RecoveryEvents:
         came = [each for each in now.members if each not in old]
         if before is None and not now.is_restart:  # the others have trained before this member came
             came = [each for each in came if each.id in now.stateless]
+        gave_up, self._gave_up = self._gave_up, None
+        if gave_up is not None and gave_up in old and gave_up not in now.members:
+            self._lost(gave_up.rank, step, PROGRAM_ERROR, "its program ended the training with an error")
         self._publisher.publish(
             MembershipChanged,
             step=step,

@@ -52,6 +52,27 @@ def test_a_loss_outside_of_the_worlds_of_the_training_names_no_rank() -> None:
     assert seen[0].lost_rank == -1
 
 
+def test_a_member_whose_program_gave_up_is_lost_when_the_others_go_on_without_it() -> None:
+    events, seen = events_of(FakeTeam())
+    events.recovery_began(7, WorldBrokenError("gpt.4", 4, 1, "the rank aborted it"))
+    (detected,) = seen
+    assert isinstance(detected, RecoveryPhase)
+    events.generation_began(Generation(number=4, members=(A, C, B)), Generation(number=5, members=(A, B)), 7)
+    lost, changed = seen[1:]
+    assert isinstance(lost, MemberLost)
+    assert (lost.lost_rank, lost.cause) == (2, "ProgramError")
+    assert lost.detail == "its program ended the training with an error"
+    assert isinstance(changed, MembershipChanged)
+    assert changed.gone == (2,)
+
+
+def test_a_member_that_gave_a_world_up_and_goes_on_is_not_lost() -> None:
+    events, seen = events_of(FakeTeam())
+    events.recovery_began(7, WorldBrokenError("gpt.4", 4, 1, "the rank aborted it"))
+    events.generation_began(Generation(number=4, members=(A, C, B)), Generation(number=5, members=(A, C)), 7)
+    assert not any(isinstance(each, MemberLost) for each in seen)
+
+
 def test_neither_an_admission_nor_a_member_that_left_is_a_loss() -> None:
     events, seen = events_of(FakeTeam())
     events.recovery_began(7, None)

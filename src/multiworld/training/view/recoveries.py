@@ -23,8 +23,8 @@ from ..events import (
     TrainingStarted,
 )
 
-TRANSFER = "transfer"
-PHASES = ("detect", "agree", "form", TRANSFER, "redo")
+DETECT, TRANSFER = "detect", "transfer"
+PHASES = (DETECT, "agree", "form", TRANSFER, "redo")
 MAX_STEPS_WITHOUT_CHANGE = 3  # a recovery that has changed no membership by then does not change it any more
 NEAR_S = 1.0  # clocks of hosts differ
 
@@ -156,6 +156,11 @@ class _Part:
         """The first generation that a recovery of this can lead to: a member is lost in one, and gone in the next."""
         return self.opened_in + bool(self.lost)
 
+    @property
+    def has_changed_nothing(self) -> bool:
+        """Whether nobody was lost, and nothing was agreed: the world ended, for the error of a program, say."""
+        return not self.lost and not self.changes and all(each.name == DETECT for each in self.spans)
+
     def saw(self, began_at: float, ended_at: float) -> None:
         self.began_at, self.ended_at = min(self.began_at, began_at), max(self.ended_at, ended_at)
 
@@ -190,6 +195,8 @@ class _Member:
         elif isinstance(event, StepCommitted):
             self._committed(event)
         elif isinstance(event, TrainingEnded | TrainingStarted):
+            if self._open is not None and self._open.has_changed_nothing:
+                self.parts.remove(self._open)
             self._open = None
 
     def _received(self, event: StateReceived) -> None:

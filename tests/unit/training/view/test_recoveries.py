@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from multiworld.training.events import MemberLost, MembershipChanged, RecoveryPhase, StepCommitted, TrainingStarted
+from multiworld.training.events import (
+    MemberLost,
+    MembershipChanged,
+    RecoveryPhase,
+    StepCommitted,
+    TrainingEnded,
+    TrainingStarted,
+)
 from multiworld.training.view.recoveries import recoveries_of
 
 from .runs import Run
@@ -153,3 +160,11 @@ def test_a_process_that_starts_anew_opens_no_recovery() -> None:
 
     assert [each.kind for each in recoveries_of(run.in_order())] == ["start"]
     assert isinstance(run.in_order()[-2], StepCommitted | TrainingStarted)
+
+
+def test_a_world_that_ended_with_the_error_of_a_program_is_no_recovery() -> None:
+    run = Run(num_members=2).steps(3)
+    run.say(0, RecoveryPhase, name="detect", step=3, took_s=0.01)
+    run.say(0, TrainingEnded, step=2, error="PeerRaisedError: the program raised on rank 1 in step 3: KeyError: 1")
+
+    assert [each.kind for each in recoveries_of(run.in_order())] == ["start"]
