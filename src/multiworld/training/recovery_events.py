@@ -24,13 +24,20 @@ class RecoveryEvents:
         self._publisher, self._team, self._lease_s = publisher, team, lease_s
         self._gave_up: Member | None = None
         """Whose program ended the world. Why, and whether it is lost, is known when the others have agreed."""
+        self._told: set[str] = set()
+        """The ids of the members whose loss in this recovery was told."""
 
     def recovery_began(self, step: int, error: WorldBrokenError | None) -> None:
+        self._told.clear()
         if error is None:
             return
         place = self._team.place_of(error)
-        lost_rank = self._team.generation.members[place].rank if place >= 0 else -1
         self._gave_up = None
+        lost_rank = -1
+        if place >= 0:
+            member = self._team.generation.members[place]
+            lost_rank = member.rank
+            self._told.add(member.id)
         if isinstance(error, PeerLeftError):  # its program left the loop over the steps
             logger.info("step %d: rank %d has left", step, lost_rank)
             return
@@ -49,7 +56,19 @@ class RecoveryEvents:
         self._publisher.publish(MemberLost, lost_rank=rank, step=step, cause=cause, detail=detail)
 
     def recovery_phase(self, name: str, step: int, took_s: float) -> None:
+        if name == "agree" and self._team.lost:  # without a loss there may be no generation yet
+            self._tell_further_losses(step)
         self._publisher.publish(RecoveryPhase, name=name, step=step, took_s=took_s)
+
+    def _tell_further_losses(self, step: int) -> None:
+        """Tell of those who were lost after the world had broken: they did not leave."""
+        ranks = {each.id: each.rank for each in self._team.generation.members}
+        for lost in self._team.lost:
+            if lost.id in self._told or lost.id not in ranks or lost.cause == PeerLeftError.__name__:
+                continue
+            self._told.add(lost.id)
+            logger.info("step %d: rank %d is lost, too: %s", step, ranks[lost.id], lost.detail)
+            self._lost(ranks[lost.id], step, lost.cause, lost.detail)
 
     def generation_began(self, before: Generation | None, now: Generation, step: int) -> None:
         old = () if before is None else before.members

@@ -8,7 +8,7 @@ from typing import cast
 from multiworld.errors import PeerDiedError, PeerLeftError, WorldBrokenError
 from multiworld.training.events import MemberLost, MembershipChanged, RecoveryPhase, TrainingEvent
 from multiworld.training.publishing import Publisher
-from multiworld.training.recovery.records import Generation, Member
+from multiworld.training.recovery.records import Generation, LostMember, Member
 from multiworld.training.recovery.team import Team
 from multiworld.training.recovery_events import RecoveryEvents
 
@@ -17,15 +17,16 @@ A, B, C = (Member(id=name, rank=rank, host="h") for rank, name in enumerate("abc
 
 @dataclass
 class FakeTeam:
-    """``lost``: the place of the member that broke the world."""
+    """``place``: that of the member that broke the world."""
 
     generation: Generation = field(default_factory=lambda: Generation(number=4, members=(A, C, B)))
     member: Member = A
     broke_at: float | None = None
-    lost: int = 1
+    place: int = 1
+    lost: tuple[LostMember, ...] = ()
 
     def place_of(self, error: WorldBrokenError) -> int:
-        return self.lost
+        return self.place
 
 
 def events_of(team: FakeTeam) -> tuple[RecoveryEvents, list[TrainingEvent]]:
@@ -46,7 +47,7 @@ def test_a_loss_names_the_launchers_rank_of_the_member() -> None:
 
 
 def test_a_loss_outside_of_the_worlds_of_the_training_names_no_rank() -> None:
-    events, seen = events_of(FakeTeam(lost=-1))
+    events, seen = events_of(FakeTeam(place=-1))
     events.recovery_began(7, PeerDiedError("another", 4, 1, "its socket closed"))
     assert isinstance(seen[0], MemberLost)
     assert seen[0].lost_rank == -1
@@ -71,6 +72,20 @@ def test_a_member_that_gave_a_world_up_and_goes_on_is_not_lost() -> None:
     events.recovery_began(7, WorldBrokenError("gpt.4", 4, 1, "the rank aborted it"))
     events.generation_began(Generation(number=4, members=(A, C, B)), Generation(number=5, members=(A, C)), 7)
     assert not any(isinstance(each, MemberLost) for each in seen)
+
+
+def test_those_who_are_lost_while_the_others_agree_are_told_once() -> None:
+    team = FakeTeam()
+    events, seen = events_of(team)
+    events.recovery_began(7, PeerDiedError("gpt.4", 4, 1, "its socket closed"))
+    team.lost = tuple(
+        LostMember(id=name, cause=cause, detail="gone")
+        for name, cause in [("c", "PeerDiedError"), ("b", "PeerUnreachableError"), ("a", "PeerLeftError")]
+    )
+    for _ in range(2):
+        events.recovery_phase("agree", 7, 0.1)
+    told = [(each.lost_rank, each.cause) for each in seen if isinstance(each, MemberLost)]
+    assert told == [(2, "PeerDiedError"), (1, "PeerUnreachableError")]
 
 
 def test_neither_an_admission_nor_a_member_that_left_is_a_loss() -> None:
