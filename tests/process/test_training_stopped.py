@@ -1,9 +1,13 @@
-"""A replica under the launcher stands still: the others go on without it, and get another one."""
+"""Under the launcher: a replica that stands still is replaced, and after Ctrl-C all leave."""
 
 from __future__ import annotations
 
 import json
+import re
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +21,9 @@ from tests.warm_workers import Nursery
 from .training_programs import train_alone
 
 PROGRAM = Path(__file__).with_name("training_stop_program.py")
-TOTAL, STOP_AT = 80, 5
+TOTAL, STOP_AT, NEVER = 80, 5, -1
+TIMEOUT_S = 50.0
+MORE_STEPS = 100_000  # than anybody waits for
 
 pytestmark = pytest.mark.process
 
@@ -43,3 +49,28 @@ def test_the_others_go_on_without_a_replica_that_stands_still_and_it_is_replaced
     assert at[STOP_AT] - at[STOP_AT - 1] < DEFAULT_LEASE_S + 1.0 + STOP_S
     assert said[1]["pid"] != int((tmp_path / "stopped").read_text())
     assert STOP_AT < said[1]["did"][0][0] < TOTAL
+
+
+def test_after_ctrl_c_all_leave_between_two_steps_and_say_so(tmp_path: Path) -> None:
+    run = [sys.executable, "-m", "multiworld.run", "--nproc-per-node=2", str(PROGRAM)]
+    command = [*run, *map(str, (tmp_path, MORE_STEPS, NEVER))]
+    written = tmp_path / "output"
+    with written.open("w") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as process:
+        try:
+            give_up_at = time.monotonic() + TIMEOUT_S
+            while "step 1/" not in written.read_text():
+                assert time.monotonic() < give_up_at, written.read_text()
+                assert process.poll() is None, written.read_text()
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            process.wait(TIMEOUT_S)
+        finally:
+            process.kill()
+    output = written.read_text()
+    assert process.returncode == 0, output
+    assert re.search(r"stop: ended after step \d+: it got SIGINT", output), output
+    assert "Traceback" not in output
+    said = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
+    assert sorted(each["rank"] for each in said) == [0, 1]
+    assert len({len(each["did"]) for each in said}) == 1
+    assert said[0]["final"] == said[1]["final"]

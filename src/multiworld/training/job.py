@@ -118,9 +118,9 @@ def join(
     ``on_bad_step``: what all replicas do when gradients or recorded values are not finite, or a loss is a spike:
     ``"raise"`` BadStepError, ``"skip"`` the optimizers in this step, or go back (``"rollback"``) to a copy of the state
     in memory and on with the next data; None: say so, and go on. ``replay``: compute a micro-batch twice now and then.
-    ``health``: what else is watched. ``leave_on``: signals that mean ``job.leave()``; by default SIGTERM under the
-    launcher, if the program does not handle it. ``notices``: functions that return the seconds which are left for this
-    process, or None; they are asked now and then on a thread, and mean ``job.leave()``, too.
+    ``health``: what else is watched. ``leave_on``: signals that mean ``job.leave()``; by default SIGTERM and
+    SIGINT under the launcher, if the program does not handle them. ``notices``: functions that return the seconds
+    which are left for this process, or None; they are asked now and then on a thread, and mean ``job.leave()``, too.
     """
     settings = settings_of()
     min_replicas = settings.min_replicas if min_replicas is None else min_replicas

@@ -75,13 +75,13 @@ class LeaveSignals:
 def default_signals(*, is_launched: bool) -> tuple[signal.Signals, ...]:
     """Return the signals that ask for the leave where the program says nothing.
 
-    Under the launcher that is SIGTERM, as ``multiworld drain`` sends it; but not if the program handles it itself, or
-    joins on a thread that can't.
+    Under the launcher these are SIGTERM, as ``multiworld drain`` sends it, and SIGINT, as after Ctrl-C; but not what
+    the program handles itself, and none if it joins on a thread that can't.
     """
-    is_main = threading.current_thread() is threading.main_thread()
-    if is_launched and is_main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-        return (signal.SIGTERM,)
-    return ()
+    if not is_launched or threading.current_thread() is not threading.main_thread():
+        return ()
+    defaults = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    return tuple(each for each, default in defaults.items() if signal.getsignal(each) == default)
 
 
 class NoticePoller:

@@ -55,15 +55,19 @@ def test_a_signal_that_cannot_be_handled_is_refused_and_nothing_stays() -> None:
     assert signal.getsignal(signal.SIGUSR2) == before
 
 
-def test_only_the_launcher_s_workers_take_sigterm_by_default_and_no_handler_of_the_program_is_replaced() -> None:
+def test_only_the_launcher_s_workers_take_signals_by_default_and_no_handler_of_the_program_is_replaced() -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    interrupt_before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        assert default_signals(is_launched=True) == (signal.SIGTERM,)
+        assert default_signals(is_launched=True) == (signal.SIGTERM, signal.SIGINT)
         assert default_signals(is_launched=False) == ()
         signal.signal(signal.SIGTERM, lambda signum, frame: None)
+        assert default_signals(is_launched=True) == (signal.SIGINT,)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         assert default_signals(is_launched=True) == ()
     finally:
         signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, interrupt_before)
     found: list[tuple[signal.Signals, ...]] = []
     thread = threading.Thread(target=lambda: found.append(default_signals(is_launched=True)))
     thread.start()
