@@ -24,6 +24,7 @@ from ...world.joining.join_request import check_request
 from ...world.manager import WorldManager
 from ...world.state import WorldState
 from ...world.world import World
+from ..engine.facts import Facts
 from ..errors import ReplicaBrokenError
 from ..replica.replica import Replica
 from .membership import Membership, new_member
@@ -124,6 +125,15 @@ class Team:
         else:
             return -1
         return place if 0 <= place < len(self.generation.members) else -1
+
+    def meet(self) -> None:
+        """Wait until all members have called this; processes of a replica act as one. Raises the world's error."""
+
+        def barrier() -> list[Facts]:
+            self.world.blocking.barrier()
+            return []
+
+        self.replica.as_one(barrier)
 
     def leaves(self, places: Sequence[int], why: str = "it was asked to go") -> None:
         """These members go by what was agreed."""

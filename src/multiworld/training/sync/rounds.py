@@ -22,22 +22,17 @@ import torch
 from torch import Tensor
 
 from ...errors import WorldBrokenError, WorldClosedError
-from ..data.base import StepLoader
 from ..data.dealing import deal
 from ..engine.commit import exchange
-from ..engine.computing import Computing
 from ..engine.decision import decide, means
+from ..engine.engine_parts import EngineParts
 from ..engine.facts import Facts
-from ..engine.services import Services
-from ..engine.step import Step, StepChange, StepPhase
-from ..engine.trainer import RecoveryObserver, StepObserver, Trainer, TrainerOptions
-from ..errors import StepError
-from ..health.timing import IDLE, OPTIMIZER, WAIT
+from ..engine.step import Step, StepChange
+from ..engine.synchronization import Advance
+from ..health.timing import OPTIMIZER, WAIT
 from ..recovery.records import Announcement, Generation
-from ..recovery.team import Team
 from ..recovery.transfer import DamagedStateError, Receiving, Sending
 from ..replica.layout import places_of_shard, share_of_replicas
-from ..state import TrainingState
 from .inner_times import NUM_KEPT, by_part, facts_of_steps
 from .outer import OuterStep
 from .reduction import OuterReduction
@@ -56,27 +51,20 @@ class _QueuedRound:
     values: Mapping[str, float]
 
 
-class RoundTrainer(Trainer):
-    """One member's engine for LocalSGD and DiLoCo.
+class Rounds:
+    """Synchronization of LocalSGD and DiLoCo.
 
     ``state.step`` counts inner steps. Between the end of a round and the first inner step of the next one all members
     have the same anchors and the same outer state: only there a state is taken for newcomers and checkpoints.
     """
 
-    def __init__(
-        self,
-        team: Team,
-        state: TrainingState,
-        computing: Computing,
-        services: Services,
-        loader: StepLoader,
-        observer: StepObserver,
-        recoveries: RecoveryObserver,
-        options: TrainerOptions,
-        strategy: LocalSGD | DiLoCo,
-        outer: OuterStep,
-    ) -> None:
-        super().__init__(team, state, computing, services, loader, observer, recoveries, options)
+    def __init__(self, parts: EngineParts, strategy: LocalSGD | DiLoCo, outer: OuterStep) -> None:
+        self._team, self._state, self._loader = parts.team, parts.state, parts.loader
+        self._services, self._standing = parts.services, parts.standing
+        self._computing, self._gradients = parts.computing, parts.computing.gradients
+        self._shares, self._transfers, self._beginning = parts.shares, parts.transfers, parts.beginning
+        self._observer = parts.observer
+        self._advance: Advance
         self._strategy, self._outer = strategy, outer
         self._table = strategy.timetable()
         self._sums = OuterReduction(strategy.compress if isinstance(strategy, DiLoCo) else None)
@@ -97,41 +85,28 @@ class RoundTrainer(Trainer):
 
     # ---- the steps
 
-    def steps(self, total: int | None) -> Iterator[Step]:
-        limits = [each for each in (total, self.loader.num_steps) if each is not None]
-        self._table = self._strategy.timetable(min(limits) if limits else None)
-        self._join(total)
-        while not self.standing.is_over or not self._end():
-            if self.standing.receiving is not None:
-                yield from self._catch_up()
-            else:
-                yield from self._own_step()
-            if self._between_steps():
-                return
+    def attach(self, advance: Advance) -> None:
+        self._advance = advance
 
-    def _own_step(self) -> Iterator[Step]:
-        step = self._new_step(self.state.step)
-        yield step
-        if step.phase is StepPhase.NEW:
-            raise StepError(f"step {step.index} was not begun: write 'with step:' in the loop over job.steps()")
-        self._attempt = self._attempt + 1 if step.phase is StepPhase.REPEATED else 0
+    def begin_training(self, total: int | None) -> None:
+        self._table = self._strategy.timetable(total)
 
-    def _between_steps(self) -> bool:
-        """After an inner step look whether somebody was lost; after a round admit newcomers, let members go."""
+    def between_steps(self) -> bool:
+        """After an inner step look whether somebody was lost; after a round members may come and go."""
         if self._has_ended_round:
             self._has_ended_round = False
-            return super()._between_steps()
-        if self.standing.receiving is None:
+            return True
+        if self._standing.receiving is None:
             self._look_for_losses()
         return False
 
     def _look_for_losses(self) -> None:
         """Early, so that nobody waits for this member at the end of the round."""
-        error = self.team.error
-        if self.team.replica.all_true(error is None):
+        error = self._team.error
+        if self._team.replica.all_true(error is None):
             return
         if error is None:  # only another process of this replica has heard of it
-            self.team.world.abort()
+            self._team.world.abort()
         self._advance(error)
 
     @property
@@ -141,39 +116,40 @@ class RoundTrainer(Trainer):
     # ---- inner steps
 
     def micro_batches(self, step: Step) -> Iterator[Any]:
-        self._begin()
+        self._computing.begin_step(None)
+        self._deal()
         self._is_at_boundary = False
         if self._round_then is None:
-            yield from self._computing.compute(step.index, self._shares.by_place[self.team.place])
+            yield from self._computing.compute(step.index, self._shares.by_place[self._team.place])
             self._computing.reduce()
         progress = self._computing.progress
         self._gradients.apply(self._computing.unused)
         step.values = means([self._facts_of_step()]) if self._round_then is None else self._round_then.values
-        step.num_samples = len(progress.done) * self.loader.micro_batch
-        self.state.step += 1
+        step.num_samples = len(progress.done) * self._loader.micro_batch
+        self._state.step += 1
         step.change(StepChange.COUNTED)
         facts = [self._facts_of_step()]
-        self._observer.step_committed(step, self.team.generation, facts, decide(facts))
-        self.services.timer.enter(OPTIMIZER)
+        self._observer.step_committed(step, self._team.generation, facts, decide(facts))
+        self._services.timer.enter(OPTIMIZER)
 
     def _facts_of_step(self) -> Facts:
         progress = self._computing.progress
         values = {name: tuple(each) for name, each in progress.values.items()}
-        return Facts(step=self.state.step, done=tuple(progress.done), values=values, seconds=progress.seconds)
+        return Facts(step=self._state.step, done=tuple(progress.done), values=values, seconds=progress.seconds)
 
-    def _deal(self, done: Mapping[int, Sequence[int]]) -> None:
-        size, num_members = self.team.replica.size, len(self.team.generation.members)
-        mine = self.team.place // size
+    def _deal(self) -> None:
+        size, num_members = self._team.replica.size, len(self._team.generation.members)
+        mine = self._team.place // size
         shares = [self._share if number == mine else () for number in range(num_members // size)]
         self._shares.by_place = share_of_replicas(shares, size)
-        self._computing.reduction.use(self.team.shard_world, shares)
+        self._computing.reduction.use(self._team.shard_world, shares)
 
     def _begin_round(self, place: int, num_members: int) -> None:
         """Deal the micro-batches of the whole round; all members do so alike, by the membership that it begins with."""
-        size = self.team.replica.size
+        size = self._team.replica.size
         ready = [number for number in range(num_members // size) if number * size not in self._shares.not_ready]
         self._contributors = len(ready)
-        self._share = deal(self.loader.num_micro_batches, ready).get(place // size, ())
+        self._share = deal(self._loader.num_micro_batches, ready).get(place // size, ())
         self._has_all_means = False
         self._round_values = {}
         self._round_seconds.clear()
@@ -181,7 +157,6 @@ class RoundTrainer(Trainer):
     # ---- outer steps
 
     def step_ended(self, step: Step) -> None:
-        self.services.timer.enter(IDLE)  # what follows is no work of this member alone
         due = self._table.due(step.index)
         if self._round_then is not None:
             if due.apply:
@@ -190,24 +165,23 @@ class RoundTrainer(Trainer):
             self._round_seconds.append(self._computing.progress.seconds)
             for name, values in self._computing.progress.values.items():
                 self._round_values.setdefault(name, []).extend(values)
-            self.team.membership.look_for_newcomers()
+            self._team.membership.look_for_newcomers()
             for fragment in due.send:
                 self._sums.send(fragment, self._outer.payload(fragment))
             if due.apply:
                 self._end_round(step, due)
-        super().step_ended(step)
 
     def _end_round(self, step: Step, due: Due) -> None:
         """Take the outer step together. If this member was given up meanwhile, it is a newcomer afterwards."""
         taken: dict[int, Tensor] = {}
         facts: list[Facts] | None = None
         while facts is None:
-            dealt_in = self.team.place, len(self.team.generation.members)
+            dealt_in = self._team.place, len(self._team.generation.members)
             try:
-                facts, dealt_in_then = self.team.replica.as_one(partial(self._complete_round, due, taken)), None
+                facts, dealt_in_then = self._team.replica.as_one(partial(self._complete_round, due, taken)), None
             except (WorldBrokenError, WorldClosedError) as error:
                 facts, dealt_in_then = self._recover_round(error), dealt_in
-                if not self.standing.has_state:
+                if not self._standing.has_state:
                     return
         self._apply(due, taken)
         for fragment in due.apply:
@@ -223,7 +197,7 @@ class RoundTrainer(Trainer):
         for fragment in due.apply:
             taken[fragment] = self._sums.mean(fragment, self._contributors)
         self._has_all_means = True
-        return exchange(self.team.world, self._facts_of_round())
+        return exchange(self._team.world, self._facts_of_round())
 
     def _apply(self, due: Due, taken: Mapping[int, Tensor]) -> None:
         for fragment in due.apply:
@@ -237,8 +211,8 @@ class RoundTrainer(Trainer):
             done=self._share if self._round_seconds else (),
             values={name: (value,) for name, value in means([own]).items()},
             inner_seconds=by_part(self._round_seconds, (WAIT,)),
-            is_leaving=self.services.is_leaving(),
-            newcomers=self.team.membership.newcomers,
+            is_leaving=self._services.is_leaving(),
+            newcomers=self._team.membership.newcomers,
             is_ready=is_ready,
         )
 
@@ -246,7 +220,7 @@ class RoundTrainer(Trainer):
         """Go on with those who are left. Returns the facts of this round if it counts already, else None."""
         number = self._round
         generation = self._advance(error)
-        if generation is not None and self.standing.has_state and generation.step == number + 1:
+        if generation is not None and self._standing.has_state and generation.step == number + 1:
             return list(generation.facts)
         return None
 
@@ -256,12 +230,12 @@ class RoundTrainer(Trainer):
         ``heard_in``: this member learned it from others in a later generation, which have dealt the next round already
         in the one before; its place and the number of members there.
         """
-        outcome = decide(facts, self.team.replica.size)
-        self.standing.facts, self.standing.outcome = facts, outcome
+        outcome = decide(facts, self._team.replica.size)
+        self._standing.facts, self._standing.outcome = facts, outcome
         if heard_in is None:
-            members = self.team.generation.members
+            members = self._team.generation.members
             for of_step in facts_of_steps(facts):
-                self.services.health.look_for_slow_ranks(self.state.step - 1, members, of_step)
+                self._services.health.look_for_slow_ranks(self._state.step - 1, members, of_step)
         self._round += 1
         self._is_at_boundary = self._has_ended_round = True
         newcomers, self._waiting_for_state = self._waiting_for_state, ()
@@ -270,38 +244,29 @@ class RoundTrainer(Trainer):
         not_ready, contributors = self._shares.not_ready, self._contributors
         self._shares.not_ready = outcome.not_ready
         if heard_in is None:
-            self._begin_round(self.team.place, len(self.team.generation.members))
+            self._begin_round(self._team.place, len(self._team.generation.members))
             return
         if outcome.newcomers or outcome.leaving:  # then the others have not begun the next round yet
             self._shares.not_ready = not_ready
-            heard_in = self.team.place, len(self.team.generation.members)
+            heard_in = self._team.place, len(self._team.generation.members)
         self._begin_round(*heard_in)
         self._shares.not_ready, self._contributors = not_ready, contributors
-        self.standing.outcome = replace(
+        self._standing.outcome = replace(
             outcome, leaving=frozenset(), newcomers=()
         )  # those were places of another generation
 
     # ---- membership
 
-    def _announcement(self) -> Announcement:
-        return Announcement(
-            member=self.team.membership.member,
-            step=self._round,
-            has_state=self.standing.has_state,
-            is_complete=self._has_all_means,
-            facts=tuple(self.standing.facts) if self.standing.has_state else (),
-            digest=self._options.digest,
-            saved_step=-1 if self.standing.has_state else self.services.saved_step(),
-            is_over=self.standing.is_over,
-        )
+    def announced(self, common: Announcement) -> Announcement:
+        return replace(common, step=self._round, is_complete=self._has_all_means)
 
-    def _first_step_of(self, generation: Generation) -> int:
-        return self.state.step if generation.is_restart else self._table.start_of(generation.step)
+    def first_step_of(self, generation: Generation) -> int:
+        return self._table.start_of(generation.step)
 
-    def _begin_generation(self, generation: Generation) -> None:
-        members, me = generation.members, self.team.membership.member.id
-        size = self.team.replica.size
-        same_shard = places_of_shard(self.team.place, len(members), size)
+    def begin_generation(self, generation: Generation) -> None:
+        members, me = generation.members, self._team.membership.member.id
+        size = self._team.replica.size
+        same_shard = places_of_shard(self._team.place, len(members), size)
         newcomers = tuple(place for place in same_shard if members[place].id in generation.stateless)
         # One source, as members are at different inner steps: two would send states of different rounds.
         source = next((place for place in same_shard if members[place].id in generation.sources), 0)
@@ -314,64 +279,63 @@ class RoundTrainer(Trainer):
             self._sums.clear()
             self._beginning.begin(source, [place for place in newcomers if place != source])
             self._outer.return_to_anchor()
-            self._round, self._is_at_boundary = self._table.round_of(self.state.step), True
+            self._round, self._is_at_boundary = self._table.round_of(self._state.step), True
         elif me in generation.stateless:
-            self.standing.lose_state()
+            self._standing.lose_state()
             self._is_at_boundary = False
             self._round = generation.step
             self._sums.clear()
             self._rounds_then.clear()
-            self.standing.receiving = Receiving(self.team.world, [source])
-        elif newcomers and self.team.place == source:
+            self._standing.receiving = Receiving(self._team.world, [source])
+        elif newcomers and self._team.place == source:
             if self._is_at_boundary:
                 self._send_state(newcomers)
             else:
                 self._waiting_for_state = newcomers
-        if not self.standing.has_state or self._is_at_boundary:
-            self._begin_round(self.team.place, len(members))
+        if not self._standing.has_state or self._is_at_boundary:
+            self._begin_round(self._team.place, len(members))
         self._contributors = (len(members) - len(self._shares.not_ready)) // size
         is_behind = generation.step > self._round  # the round counts for others, so this member has all means of it
         self._has_all_means &= is_behind
-        self._sums.use(self.team.shard_world, again=not is_behind)
+        self._sums.use(self._team.shard_world, again=not is_behind)
 
     def _send_state(self, newcomers: Sequence[int]) -> None:
-        world = self.team.world
+        world = self._team.world
         try:
-            self._transfers.send(Sending(world, self.state.capture(), [world.rank], newcomers))
+            self._transfers.send(Sending(world, self._state.capture(), [world.rank], newcomers))
         except (WorldBrokenError, WorldClosedError):
             logger.debug("no state was sent, as the world is broken; the next generation has a source again")
 
     # ---- a newcomer
 
-    def _catch_up(self) -> Iterator[Step]:
+    def catch_up(self) -> Iterator[int]:
         """Take part in a round with nothing to give; once the state is here, apply what counted since it was taken."""
-        receiving = self.standing.receiving
+        receiving = self._standing.receiving
         assert receiving is not None
-        self.standing.step = None
         try:
             is_here = bool(self._table.steps_of(self._round)) and self._take_part(receiving)
             if not is_here and self._table.steps_of(self._round):
                 return  # and take part in the next round
             self._transfers.has_come(receiving, wait=True)
             self._transfers.take(receiving)
-            self.standing.facts = []
+            self._standing.facts = []
         except (WorldBrokenError, WorldClosedError) as error:
             self._advance(error)
             return
         except DamagedStateError as error:
             logger.warning("%s; it is asked for again", error)
-            self.team.world.abort()
+            self._team.world.abort()
             self._advance(None)
             return
         self._outer.return_to_anchor()
-        self.standing.receiving = None
+        self._standing.receiving = None
         now = self._round
-        first = self._table.round_of(self.state.step)
+        first = self._table.round_of(self._state.step)
         yield from self._replay_rounds([each for each in self._rounds_then if each.number >= first])
         self._rounds_then.clear()
         self._outer.return_to_anchor()  # what was mixed with it meanwhile came from no training of this member
-        assert self._table.round_of(self.state.step) == now
-        self.standing.has_state = self._is_at_boundary = self._has_ended_round = True
+        assert self._table.round_of(self._state.step) == now
+        self._standing.has_state = self._is_at_boundary = self._has_ended_round = True
 
     def _take_part(self, receiving: Receiving) -> bool:
         """Take part in a round with zeros, and keep what it gave. True: all were told that the state is here."""
@@ -384,7 +348,7 @@ class RoundTrainer(Trainer):
         taken = self._means_of(due)
         is_ready = self._transfers.has_come(receiving)
         own = self._facts_of_round(is_ready=is_ready)
-        facts = self.team.replica.as_one(lambda: exchange(self.team.world, own))
+        facts = self._team.replica.as_one(lambda: exchange(self._team.world, own))
         self._rounds_then.append(_QueuedRound(self._round, taken, means(facts)))
         self._sums.clear()
         self._count_round(facts)
@@ -399,18 +363,14 @@ class RoundTrainer(Trainer):
             taken = {fragment: self._sums.mean(fragment, self._contributors) for fragment in due.apply}
         except (WorldBrokenError, WorldClosedError) as raised:
             error = raised
-        if not self.team.replica.all_true(error is None):
-            self.team.world.abort()
-            raise error or WorldClosedError(self.team.world.name, self.team.world.generation)
+        if not self._team.replica.all_true(error is None):
+            self._team.world.abort()
+            raise error or WorldClosedError(self._team.world.name, self._team.world.generation)
         return taken
 
-    def _replay_rounds(self, rounds: Sequence[_QueuedRound]) -> Iterator[Step]:
-        """Have the program run the steps without micro-batches, so that schedulers and averages go on with them."""
+    def _replay_rounds(self, rounds: Sequence[_QueuedRound]) -> Iterator[int]:
+        """Yield the steps of rounds that counted meanwhile."""
         for each in rounds:
             self._round_then = each
-            for number in self._table.steps_of(each.number):
-                step = self._new_step(number)
-                yield step
-                if step.phase is not StepPhase.OVER:
-                    raise StepError(f"step {number} was not applied: write 'with step:' in the loop over job.steps()")
+            yield from self._table.steps_of(each.number)
             self._round_then = None

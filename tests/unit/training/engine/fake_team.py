@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -44,6 +44,9 @@ class FakeReplica:
     def all_true(self, flag: bool) -> bool:
         return flag and (self.others.pop(0) if self.others else True)
 
+    def check(self, error: BaseException | None = None) -> None:
+        """None of its processes was lost."""
+
     def as_one(self, call: Callable[[], list[Facts]]) -> list[Facts]:
         return call()
 
@@ -57,6 +60,7 @@ class FakeMembership:
         self.come: list[tuple[str, ...]] = []
         self.over: int | None = None
         self.limit: int | None = None
+        self.generation: Generation | None = None
         self.raised: list[Announcement] = []
 
     def look_for_newcomers(self, every_s: float = 0.25) -> None:
@@ -77,6 +81,7 @@ class FakeTeam:
     def __init__(self, *names: str) -> None:
         members = tuple(Member(id=name, rank=rank, host="h") for rank, name in enumerate(names or ("a",)))
         self.world, self.replica = FakeWorld(), FakeReplica()
+        self.shard_world = self.world
         self.membership = FakeMembership(members[0])
         self.generation = Generation(number=1, members=members)
         self.place, self.stands = 0, True
@@ -85,6 +90,9 @@ class FakeTeam:
         self.noted: list[WorldBrokenError] = []
         self.num_returns = 0
         """How often it came back as a newcomer."""
+        self.num_meetings = 0
+        self.left: list[int] = []
+        """Places of members that left by what was agreed."""
 
     def advance(self, announce: Callable[[], Announcement], phase: Phase) -> Generation:
         announce()
@@ -94,6 +102,14 @@ class FakeTeam:
         phase("agree", 0.0)
         self.generation = coming
         return coming
+
+    def meet(self) -> None:
+        self.num_meetings += 1
+        if self.error is not None:
+            raise self.error
+
+    def leaves(self, places: Sequence[int], why: str = "") -> None:
+        self.left.extend(places)
 
     def note(self, error: WorldBrokenError) -> None:
         self.noted.append(error)

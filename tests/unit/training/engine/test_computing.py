@@ -2,67 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any, cast
-
 import pytest
 import torch
-from torch import nn
 
-from multiworld.errors import PeerDiedError, WorldBrokenError
-from multiworld.training.data.base import StepLoader
-from multiworld.training.engine.buffers import Buffers
-from multiworld.training.engine.computing import Computing, seed_of
-from multiworld.training.engine.gradients import FlatBucket, Gradients
+from multiworld.errors import PeerDiedError
+from multiworld.training.engine.computing import seed_of
 from multiworld.training.engine.health import NoHealth
-from multiworld.training.engine.services import Services
-from multiworld.world.world import World
 
-from .fake_team import FakeTeam
-
-
-class FakeLoader:
-    """A batch of micro-batch i is a tensor with i + 1 in it."""
-
-    num_micro_batches = 4
-
-    def __init__(self) -> None:
-        self.num_open = 0
-
-    def fetch(self, step: int, micro_batches: Sequence[int]) -> Iterator[tuple[int, torch.Tensor]]:
-        self.num_open += 1
-        try:
-            for number in micro_batches:
-                yield number, torch.tensor([number + 1.0])
-        finally:
-            self.num_open -= 1
-
-
-class OwnReduction:
-    """Of one member: the sums. Raises ``error`` in each collective, if there is one."""
-
-    def __init__(self) -> None:
-        self.launched: list[int] = []
-        self.error: WorldBrokenError | None = None
-        self._buckets: Sequence[FlatBucket] = ()
-
-    def begin_step(self, buckets: Sequence[FlatBucket], num_micro_batches: int) -> None:
-        self._buckets, self.launched = buckets, []
-
-    def end_micro_batch(self, micro_batch: int) -> None: ...
-
-    def use(self, world: World, shares: Sequence[Collection[int]]) -> None: ...
-
-    def launch(self, bucket: int) -> None:
-        if self.error is not None:
-            raise self.error
-        self.launched.append(bucket)
-
-    def wait(self) -> None:
-        if self.error is not None:
-            raise self.error
-        for flat in self._buckets:
-            flat.reduced.copy_(flat.sums)
+from .fake_member import BROKEN, FakeMember
 
 
 class EachTwice(NoHealth):
@@ -78,40 +25,8 @@ class EachTwice(NoHealth):
         self.num_compared += 1
 
 
-class Member:
-    """A model with one weight, which is multiplied with the batch."""
-
-    def __init__(self, *, seed: int | None = None, alone: bool = False) -> None:
-        self.weight = nn.Parameter(torch.ones(1))
-        self.team, self.loader, self.reduction, self.services = FakeTeam(), FakeLoader(), OwnReduction(), Services()
-        self.computing = Computing(
-            self.team.as_team(),
-            Gradients([self.weight], ["weight"]),
-            Buffers([]),
-            self.reduction,
-            cast(StepLoader, self.loader),
-            self.services,
-            seed=seed,
-            alone=alone,
-        )
-        self.computing.begin_step(None)
-
-    def backward(self, batch: torch.Tensor) -> None:
-        (self.weight * batch).sum().backward()  # type: ignore[no-untyped-call]
-
-    def compute(self, *share: int, step: int = 0) -> list[Any]:
-        batches = []
-        for batch in self.computing.compute(step, share):
-            batches.append(batch.item())
-            self.backward(batch)
-        return batches
-
-
-BROKEN: WorldBrokenError = PeerDiedError("t.1", 1, 1, "its socket closed")
-
-
 def test_the_share_is_computed_and_reduced() -> None:
-    member = Member()
+    member = FakeMember()
     assert member.compute(0, 2) == [1.0, 3.0]
     assert not member.computing.progress.is_complete
     member.computing.reduce()
@@ -121,14 +36,14 @@ def test_the_share_is_computed_and_reduced() -> None:
 
 
 def test_only_what_is_not_finished_is_computed() -> None:
-    member = Member()
+    member = FakeMember()
     member.compute(0, 2)
     assert member.compute(0, 2, 3) == [4.0]
     assert member.compute(0, 2, 3) == []
 
 
 def test_a_loss_is_noticed_before_the_next_micro_batch_and_finished_ones_stay() -> None:
-    member = Member()
+    member = FakeMember()
     batches = member.computing.compute(0, (0, 1))
     member.backward(next(batches))
     member.team.error = BROKEN
@@ -138,7 +53,7 @@ def test_a_loss_is_noticed_before_the_next_micro_batch_and_finished_ones_stay() 
 
 
 def test_processes_of_a_replica_compute_to_the_end_and_notice_a_loss_then() -> None:
-    member = Member()
+    member = FakeMember()
     member.team.replica.size, member.team.error = 2, BROKEN
     assert member.compute(0, 1) == [1.0, 2.0]
     with pytest.raises(PeerDiedError):
@@ -146,14 +61,14 @@ def test_processes_of_a_replica_compute_to_the_end_and_notice_a_loss_then() -> N
 
 
 def test_a_step_that_needs_nobody_goes_on_after_a_loss() -> None:
-    member = Member(alone=True)
+    member = FakeMember(alone=True)
     member.team.error = BROKEN
     assert member.compute(0, 1) == [1.0, 2.0]
     member.computing.reduce()
 
 
 def test_gradients_are_sent_in_the_last_backward_once_their_order_is_known() -> None:
-    member = Member()
+    member = FakeMember()
     member.compute(0, 1)
     assert member.reduction.launched == []
     member.computing.begin_step(None)
@@ -162,7 +77,7 @@ def test_gradients_are_sent_in_the_last_backward_once_their_order_is_known() -> 
 
 
 def test_a_world_that_breaks_in_backward_raises_after_it() -> None:
-    member = Member()
+    member = FakeMember()
     member.compute(0)
     member.computing.begin_step(None)
     member.reduction.error = BROKEN
@@ -172,7 +87,7 @@ def test_a_world_that_breaks_in_backward_raises_after_it() -> None:
 
 
 def test_nothing_is_sent_early_again_after_a_gradient_came_late() -> None:
-    member = Member()
+    member = FakeMember()
     member.compute(0)
     member.computing.begin_step(None)
     for batch in member.computing.compute(0, (0,)):
@@ -188,7 +103,7 @@ def test_nothing_is_sent_early_again_after_a_gradient_came_late() -> None:
 
 
 def test_a_micro_batch_that_is_compared_counts_once() -> None:
-    member = Member()
+    member = FakeMember()
     health = member.services.health = EachTwice()
     assert member.compute(0, 1) == [1.0, 1.0, 2.0]
     member.computing.reduce()
@@ -197,21 +112,21 @@ def test_a_micro_batch_that_is_compared_counts_once() -> None:
 
 
 def test_a_micro_batch_draws_the_same_random_numbers_wherever_it_is_computed() -> None:
-    first, second = Member(seed=5), Member(seed=5)
+    first, second = FakeMember(seed=5), FakeMember(seed=5)
     drawn = [torch.rand(1).item() for _ in first.computing.compute(7, (1, 3))]
     assert [torch.rand(1).item() for _ in second.computing.compute(7, (3, 1))] == drawn[::-1]
     assert drawn[0] != drawn[1]
 
 
 def test_what_is_given_up_is_computed_again() -> None:
-    member = Member()
+    member = FakeMember()
     member.compute(0, 1)
     member.computing.give_up()
     assert member.compute(0, 1) == [1.0, 2.0]
 
 
 def test_parameters_without_a_gradient_are_named() -> None:
-    member = Member()
+    member = FakeMember()
     assert member.computing.unused == {0}
     member.compute(0)
     assert member.computing.unused == set()
