@@ -32,15 +32,16 @@ def main(args: Sequence[str] | None = None, *, in_place: bool = False) -> None:
     launcher_of(is_announced=in_place)(args, in_place=in_place)
 
 
-def launcher_of(prog: str = RUN, **changes: Any) -> Callable[..., None]:
+def launcher_of(prog: str = RUN, *, may_run_apart: bool = True, **changes: Any) -> Callable[..., None]:
     """Return what runs a job as ``main`` does, with these of its ``JobOptions`` instead of what the line says.
 
-    ``prog``: the command that refuses a line.
+    ``prog``: the command that refuses a line; ``may_run_apart``: see ``options_from``.
     """
 
     @record
     def run(args: Sequence[str] | None = None, *, in_place: bool = False) -> None:
-        options = replace(options_from(run_parser(prog).parse_args(args)), **changes)
+        asked = options_from(run_parser(prog).parse_args(args), may_run_apart=may_run_apart)
+        options = replace(asked, **changes)
         if in_place:  # what this process imports stays: a collection that looks at all of it takes 70 ms
             gc.disable()
         from .elastic.launch.launcher import launch  # what makes no sense is told without it

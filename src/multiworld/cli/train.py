@@ -74,7 +74,8 @@ def main(arguments: Sequence[str]) -> int:
     from ..run import launcher_of  # which needs torch
     from .job_end import told
 
-    return told(TRAIN, partial(launcher_of(TRAIN, is_announced=True, default_budget=BUDGET), in_place=True), line)
+    launch = launcher_of(TRAIN, may_run_apart=False, is_announced=True, default_budget=BUDGET)
+    return told(TRAIN, partial(launch, in_place=True), line)
 
 
 def command_line(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -31,13 +31,24 @@ START_METHODS = ("spawn", "fork", "forkserver")
 STANDALONE = "standalone"  # TorchElastic's name for a rendezvous of one host
 STREAMS = re.compile(r"[0-3]|\d+:[0-3](,\d+:[0-3])*")
 UNINTERRUPTIBLE_VARIABLE = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
+HERE = "127.0.0.1"  # torchrun's default of --master-addr
 LOGS_SPECS = "torchrun.logs_specs"
 
 
-def options_from(namespace: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> JobOptions:
-    """Return what a parsed command line asks for. Raises ValueError, with one sentence, for what makes no sense."""
+def options_from(
+    namespace: argparse.Namespace, environ: Mapping[str, str] = os.environ, *, may_run_apart: bool = True
+) -> JobOptions:
+    """Return what a parsed command line asks for. Raises ValueError, with one sentence, for what makes no sense.
+
+    ``may_run_apart``: several hosts without a place to meet get a warning, as torchrun takes them; else they are
+    refused.
+    """
     namespace = with_slurm_defaults(namespace, environ)
     min_nodes, max_nodes, spare_nodes = _nodes(namespace.nnodes)
+    if max_nodes > 1 and (reason := _why_nobody_comes(namespace)):
+        if not may_run_apart:
+            raise ValueError(reason)
+        logger.warning("%s", reason)
     num_workers = _num_workers(namespace.nproc_per_node)
     virtual_local_rank = getattr(namespace, "virtual_local_rank", False)  # this and others: not in torch 2.6
     if virtual_local_rank:
@@ -122,6 +133,18 @@ def _rendezvous(namespace: argparse.Namespace, max_nodes: int, spare_nodes: int)
     port = STATIC_PORT if namespace.master_port is None else namespace.master_port
     host = bracketed(namespace.master_addr)
     return {**place, "rdzv_endpoint": namespace.rdzv_endpoint or f"{host}:{port}", "node_rank": namespace.node_rank}
+
+
+def _why_nobody_comes(namespace: argparse.Namespace) -> str | None:
+    """Return why other hosts cannot come, if nothing says where they meet; None: they may, or this host goes to one."""
+    is_told = namespace.rdzv_backend != "static" or namespace.standalone or namespace.rdzv_endpoint
+    if is_told or namespace.master_addr != HERE or namespace.node_rank:
+        return None
+    return (
+        f"--nnodes {namespace.nnodes}, but no other host can come: without a rendezvous hosts meet at {HERE}, which is "
+        "each host itself. Give all hosts the same --rdzv-backend c10d --rdzv-endpoint HOST:PORT --rdzv-id NAME, with "
+        "the address of one of them, or the same --master-addr HOST and each its own --node-rank"
+    )
 
 
 def _rendezvous_config(text: str) -> dict[str, str]:

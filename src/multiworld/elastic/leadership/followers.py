@@ -175,7 +175,10 @@ class Followers:
         agents = self._coordinator.job.nodes.agents.values()
         twins = [each for each in agents if each.node_rank == info.node_rank and each.id != info.id]
         if twins:
-            return f"--node-rank {info.node_rank} is taken by the agent on {twins[0].hostname}: give each host its own"
+            return (
+                f"--node-rank {info.node_rank} is taken by the agent on {twins[0].hostname}: give each host its own, "
+                "or all of them --rdzv-backend c10d, which needs none"
+            )
         return None
 
     def _refuse(self, link: Link, reason: str) -> None:

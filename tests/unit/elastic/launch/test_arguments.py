@@ -488,6 +488,35 @@ def test_a_bad_variable_of_ours_is_told_like_a_bad_option(
     assert "'some': expected one of worker, world, all, auto" in capsys.readouterr().err
 
 
+APART = "but no other host can come: without a rendezvous hosts meet at 127.0.0.1"
+
+
+@pytest.mark.parametrize("nodes", ["2", "1:4"])
+def test_several_hosts_without_a_place_to_meet_are_told(nodes: str, caplog: pytest.LogCaptureFixture) -> None:
+    options("--nnodes", nodes)
+    assert f"--nnodes {nodes}, {APART}" in caplog.text
+    assert "--rdzv-backend c10d --rdzv-endpoint HOST:PORT" in caplog.text
+    parsed = run_parser().parse_args(["--nnodes", nodes, SCRIPT])
+    with pytest.raises(ValueError, match=APART):
+        options_from(parsed, {}, may_run_apart=False)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--nnodes=1",
+        "--nnodes=2 --node-rank=1",
+        "--nnodes=2 --master-addr=host0",
+        "--nnodes=2 --rdzv-endpoint=host0:29500",
+        "--nnodes=1:2 --rdzv-backend=c10d --rdzv-endpoint=localhost:29400",
+        "--nnodes=2 --standalone",
+    ],
+)
+def test_hosts_that_know_where_they_meet_are_not_warned(line: str, caplog: pytest.LogCaptureFixture) -> None:
+    options_from(run_parser().parse_args([*line.split(), SCRIPT]), {}, may_run_apart=False)
+    assert not caplog.text
+
+
 def test_a_node_rank_that_means_nothing_is_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     job = options("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h:1", "--node-rank=5")
     assert job.node_rank is None
