@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from tests.warm_workers import Nursery
 
 from .training_programs import train_alone
 
+ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("training_stop_program.py")
 TOTAL, STOP_AT, NEVER = 80, 5, -1
 TIMEOUT_S = 50.0
@@ -55,7 +57,11 @@ def test_after_ctrl_c_all_leave_between_two_steps_and_say_so(tmp_path: Path) -> 
     run = [sys.executable, "-m", "multiworld.run", "--nproc-per-node=2", str(PROGRAM)]
     command = [*run, *map(str, (tmp_path, MORE_STEPS, NEVER))]
     written = tmp_path / "output"
-    with written.open("w") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as process:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with (
+        written.open("w") as out,
+        subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment) as process,
+    ):
         try:
             give_up_at = time.monotonic() + TIMEOUT_S
             while "step 1/" not in written.read_text():
