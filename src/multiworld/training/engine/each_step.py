@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,17 +13,16 @@ from ...errors import WorldBrokenError, WorldClosedError
 from ..errors import BadStepError
 from ..health.timing import OPTIMIZER
 from ..recovery.records import Announcement, Generation, Member
-from ..recovery.transfer import DamagedStateError, Receiving, Sending
+from ..recovery.transfer import Receiving, Sending
 from ..replica.layout import places_of_shard
 from .commit import exchange
 from .decision import decide
 from .engine_parts import EngineParts
 from .facts import Facts
 from .missed_steps import MissedStep, MissedSteps
+from .newcomer import Newcomer
 from .step import Step, StepChange
 from .synchronization import Advance, RepeatStep
-
-logger = logging.getLogger(__name__)
 
 WRONG = "its state or its gradients were not those of the others"
 
@@ -50,6 +48,7 @@ class EachStep:
         self._advance: Advance
         self._looked_at: frozenset[int] | None = None
         self._missed = MissedSteps()
+        self._newcomer = Newcomer(self._team, self._standing, self._transfers)
         self._redo_began: float | None = None
         self._has_committed = False
         """Since the last look between two steps."""
@@ -278,54 +277,32 @@ class EachStep:
     # ---- a newcomer
 
     def catch_up(self) -> Iterator[int]:
-        """Take part in each step with zeros, and keep what it gave."""
-        receiving = self._standing.receiving
-        assert receiving is not None
-        try:
-            while not self._transfers.has_come(receiving):
-                if self._standing.is_last:
-                    self._transfers.has_come(receiving, wait=True)
-                    continue
-                self._shadow()
-                outcome = self._standing.outcome
-                if self._standing.is_last or not (outcome.leaving or outcome.newcomers):
-                    continue
-                self._team.meet()  # as the others do between two steps
-                if self._team.place in outcome.leaving:
-                    self._standing.has_left = True
-                    return
-                self._team.leaves(sorted(outcome.leaving))
-                self._advance(None)
-                return
-        except (WorldBrokenError, WorldClosedError) as error:
-            self._advance(error)
+        if not self._newcomer.get_state(self._is_state_here, self._advance):
             return
-        except _WithoutError as error:
-            self._team.leaves(sorted(error.places), WRONG)
-            self._advance(None)
-            return
-        except DamagedStateError as error:
-            logger.warning("%s; it is asked for again", error)
-            self._team.world.abort()
-            self._advance(None)
-            return
-        self._transfers.take(receiving)
-        self._standing.facts = []
-        self._standing.receiving = None
         while self._missed:
             self._missed.begin_next()
             yield self._state.step
         self._standing.has_state = True
 
-    def _shadow(self) -> None:
-        """Take part in a step with nothing of its own, and keep what it gave."""
+    def _is_state_here(self, receiving: Receiving) -> bool:
+        """Look; if it is not, take part in a step with zeros, and keep what the step gave."""
+        if self._transfers.has_come(receiving):
+            return True
+        if self._standing.is_last:
+            return self._transfers.has_come(receiving, wait=True)
         self._begin()
-        looked_at = self._looked_at
+        step, looked_at = self._state.step, self._looked_at
         facts = self._team.replica.as_one(self._complete)
-        self._check_right(facts)
-        step = self._state.step
+        try:
+            self._check_right(facts)
+        except _WithoutError as error:
+            self._team.leaves(sorted(error.places), WRONG)
+            self._advance(None)
+            return False
         self._count(facts, self._team.generation)
         self._missed.keep(step, facts, self._computing.buckets, looked_at)
+        self._has_committed = True
+        return False
 
     def _apply_missed(self, step: Step, missed: MissedStep) -> None:
         self._computing.begin_step(missed.looked_at)

@@ -51,7 +51,7 @@ class Synchronization(Protocol):
         """
 
     def catch_up(self) -> Iterator[int]:
-        """Take part without the state, until it is here or another generation was formed.
+        """Take part in a step or a round without the state. Called again until the state is here.
 
         Yields the index of each step that counted since the state was taken: the program has to apply it, without
         micro-batches.

@@ -27,11 +27,12 @@ from ..engine.commit import exchange
 from ..engine.decision import decide, means
 from ..engine.engine_parts import EngineParts
 from ..engine.facts import Facts
+from ..engine.newcomer import Newcomer
 from ..engine.step import Step, StepChange
 from ..engine.synchronization import Advance
 from ..health.timing import OPTIMIZER, WAIT
 from ..recovery.records import Announcement, Generation
-from ..recovery.transfer import DamagedStateError, Receiving, Sending
+from ..recovery.transfer import Receiving, Sending
 from ..replica.layout import places_of_shard, share_of_replicas
 from .inner_times import NUM_KEPT, by_part, facts_of_steps
 from .outer import OuterStep
@@ -64,6 +65,7 @@ class Rounds:
         self._computing, self._gradients = parts.computing, parts.computing.gradients
         self._shares, self._transfers, self._beginning = parts.shares, parts.transfers, parts.beginning
         self._observer = parts.observer
+        self._newcomer = Newcomer(self._team, self._standing, self._transfers)
         self._advance: Advance
         self._strategy, self._outer = strategy, outer
         self._table = strategy.timetable()
@@ -310,25 +312,9 @@ class Rounds:
 
     def catch_up(self) -> Iterator[int]:
         """Take part in a round with nothing to give; once the state is here, apply what counted since it was taken."""
-        receiving = self._standing.receiving
-        assert receiving is not None
-        try:
-            is_here = bool(self._table.steps_of(self._round)) and self._take_part(receiving)
-            if not is_here and self._table.steps_of(self._round):
-                return  # and take part in the next round
-            self._transfers.has_come(receiving, wait=True)
-            self._transfers.take(receiving)
-            self._standing.facts = []
-        except (WorldBrokenError, WorldClosedError) as error:
-            self._advance(error)
-            return
-        except DamagedStateError as error:
-            logger.warning("%s; it is asked for again", error)
-            self._team.world.abort()
-            self._advance(None)
+        if not self._newcomer.get_state(self._is_state_here, self._advance):
             return
         self._outer.return_to_anchor()
-        self._standing.receiving = None
         now = self._round
         first = self._table.round_of(self._state.step)
         yield from self._replay_rounds([each for each in self._rounds_then if each.number >= first])
@@ -336,6 +322,13 @@ class Rounds:
         self._outer.return_to_anchor()  # what was mixed with it meanwhile came from no training of this member
         assert self._table.round_of(self._state.step) == now
         self._standing.has_state = self._is_at_boundary = self._has_ended_round = True
+
+    def _is_state_here(self, receiving: Receiving) -> bool:
+        is_here = bool(self._table.steps_of(self._round)) and self._take_part(receiving)
+        if not is_here and self._table.steps_of(self._round):
+            return False  # and take part in the next round
+        self._transfers.has_come(receiving, wait=True)
+        return True
 
     def _take_part(self, receiving: Receiving) -> bool:
         """Take part in a round with zeros, and keep what it gave. True: all were told that the state is here."""

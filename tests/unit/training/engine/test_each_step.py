@@ -18,10 +18,12 @@ from multiworld.training.engine.shares import Shares
 from multiworld.training.engine.step import Step, StepPhase
 from multiworld.training.engine.synchronization import RepeatStep
 from multiworld.training.recovery.records import Announcement, Generation, Member
+from multiworld.training.recovery.transfer import Receiving
 from multiworld.training.state import TrainingState
 
 from .fake_member import BROKEN, FakeMember
 from .test_trainer import Silent
+from .test_transfers import Arriving, at_step
 
 
 class Runner:
@@ -184,3 +186,50 @@ def test_nothing_of_a_step_is_announced_between_two_steps() -> None:
     training.do()
     announced = training.announced()
     assert (announced.step, announced.done, announced.is_complete) == (1, (), False)
+
+
+def newcomer_at(step: int, *, sent_at: int, limit: int | None = None) -> tuple[Training, Arriving]:
+    training, arriving = Training(), Arriving(at_step(sent_at))
+    members = (*training.team.generation.members, Member(id="b", rank=1, host="h"))
+    training.team.generation = replace(training.team.generation, members=members)
+    training.parts.standing.has_state = False
+    training.parts.standing.receiving = cast(Receiving, arriving)
+    training.state.step, training.team.membership.limit = step, limit
+    return training, arriving
+
+
+def test_a_newcomer_applies_the_steps_in_which_it_took_part_without_the_state() -> None:
+    training, arriving = newcomer_at(3, sent_at=3)
+    for number in (3, 4):
+        assert list(training.sync.catch_up()) == []
+        assert training.state.step == number + 1
+        assert training.sync.between_steps()  # as the others, which may have admitted somebody in this step
+    arriving.wait()
+    applied = []
+    for index in training.sync.catch_up():
+        assert not training.parts.standing.has_state
+        step, batches = training.do()
+        applied.append((index, step.index))
+        assert (batches, step.phase) == ([], StepPhase.OVER)
+        assert not training.sync.between_steps()
+    assert applied == [(3, 3), (4, 4)]
+    assert training.parts.standing.has_state
+
+
+def test_a_newcomer_awaits_the_state_where_no_step_is_left() -> None:
+    training, _ = newcomer_at(5, sent_at=5, limit=5)
+    assert list(training.sync.catch_up()) == []
+    assert (training.parts.standing.has_state, training.sync.between_steps()) == (True, False)
+
+
+def test_a_newcomer_keeps_nothing_of_a_step_that_does_not_count() -> None:
+    class FindsWrong(NoHealth):
+        def wrong(self, step: int, members: Sequence[Member], facts: Sequence[Facts]) -> frozenset[int]:
+            return frozenset({1})
+
+    training, _ = newcomer_at(3, sent_at=3)
+    training.member.services.health = FindsWrong()
+    training.next_generation = lambda: others_generation(training, 3, stateless=())
+    assert list(training.sync.catch_up()) == []
+    assert (training.state.step, training.team.left, training.newcomers) == (3, [1], [False])
+    assert not training.sync.between_steps()

@@ -60,6 +60,8 @@ class Scripted:
         self.outcomes: dict[int, Outcome] = {}
         self.missed: list[int] = []
         self.repeats: list[int] = []
+        self.without_state: list[Outcome] = []
+        """Of steps in which a newcomer takes part before it has the state."""
         self.total: int | None = -1
         self.has_met = False
 
@@ -86,6 +88,10 @@ class Scripted:
         return has_met
 
     def catch_up(self) -> Iterator[int]:
+        if self.without_state:
+            self.parts.standing.outcome, self.has_met = self.without_state.pop(0), True
+            self.parts.state.step = min(self.parts.state.step + 1, self.total or 0)
+            return
         yield from self.missed
         self.parts.standing.receiving = None
         self.parts.standing.has_state = True
@@ -96,6 +102,7 @@ class Scripted:
     def begin_generation(self, generation: Generation) -> None:
         is_newcomer = "a" in generation.stateless
         self.parts.standing.has_state = not is_newcomer
+        self.parts.state.step = generation.step
         self.parts.standing.receiving = cast(Receiving, object()) if is_newcomer else None
 
     def first_step_of(self, generation: Generation) -> int:
@@ -177,6 +184,23 @@ def test_nobody_comes_or_goes_after_the_last_step() -> None:
     training.sync.outcomes = {1: Outcome(leaving=frozenset({0}), newcomers=("c",))}
     assert training.run(2) == [0, 1]
     assert (training.team.num_meetings, training.team.membership.over) == (0, 2)
+
+
+def test_a_newcomer_meets_no_others_after_the_last_step() -> None:
+    training = Training()
+    training.team.coming = [generation(training, 1, step=2, stateless=("a",))]
+    training.sync.without_state = [Outcome(newcomers=("c",))]
+    assert training.run(2) == []
+    assert (training.team.num_meetings, training.team.membership.over) == (0, 2)
+
+
+def test_a_newcomer_comes_along_when_members_change_before_it_has_the_state() -> None:
+    training = Training()
+    first, second = generation(training, 1, step=0, stateless=("a",)), generation(training, 2, step=1, stateless=("a",))
+    training.team.coming = [first, second]
+    training.sync.without_state = [Outcome(newcomers=("c",))]
+    assert training.run(2) == [1]
+    assert training.team.num_meetings == 1
 
 
 def test_a_loss_while_all_meet_is_recovered_from() -> None:
