@@ -16,6 +16,8 @@ from .sides import OURS, PLAIN, TORCHFT, Side
 __all__ = ["checkpoints", "overhead"]
 
 WARM_UP = 30  # steps; the first are slower on all sides
+BLOCK = 20  # steps
+SAVING_WARM_UP = 120  # steps; the process that writes checkpoints loads code for some 3 s
 WAIT_S = 240.0
 
 
@@ -69,11 +71,43 @@ def overhead(alternations: int, steps: int) -> list[Line]:
 
 
 def checkpoints(alternations: int, steps: int) -> list[Line]:
-    """A checkpoint every 20 steps, beside none."""
-    saving = replace(OURS.having("ours, saving", "--save-every", "20"), saves=True)
-    times = _alternate("checkpoints", [OURS, saving], CASES[0].options, alternations, steps)
-    pairs = Pairs(times[saving.name], times[OURS.name])
+    """A checkpoint every 20 steps, of some 50 ms, beside none. Each of them has to be written.
+
+    Two trainings differ by more than a checkpoint costs, and so do two minutes of one machine. So each training saves
+    every 40 steps: the 20 steps after a checkpoint, in which it is written, beside the 20 after these. The process that
+    writes is started once in a training; its start is part of the warm-up.
+    """
+    saving = replace(OURS.having("ours, saving", "--save-every", str(2 * BLOCK)), saves=True)
+    after, without = [], []
+    for number in range(alternations):
+        blocks = _blocks(saving, CASES[1].options, 2 * steps)
+        after += [with_ms for with_ms, _ in blocks]
+        without += [without_ms for _, without_ms in blocks]
+        ratio = median([with_ms / without_ms for with_ms, without_ms in blocks])
+        print(f"  checkpoints, training {number + 1}/{alternations}: {ratio:.3f} of {len(blocks)} pairs", flush=True)
+    pairs = Pairs(after, without)
     return [Line.of_pairs("a step, a checkpoint every 20", "ms", pairs, Bound.ratio_at_most(1.02))]
+
+
+def _blocks(side: Side, options: Sequence[str], steps: int) -> list[tuple[float, float]]:
+    """Return what a step took, on the slowest rank, after each checkpoint, and after that block."""
+    last = SAVING_WARM_UP + steps
+    with Run(side, 4, [*options, "--steps", str(last + 1)]) as run:
+        run.start()
+        run.finish(WAIT_S)
+        begins = range(SAVING_WARM_UP, last, 2 * BLOCK)
+        saved = {int(entry["step"]) for entry in run.journal.entries if entry.event == "saved"}
+        if missing := set(begins) - saved:
+            raise TrialFailed(f"{side.name}: there are no checkpoints of the steps {sorted(missing)}")
+        ends: dict[int, float] = {}
+        for entries in run.commits().values():
+            for entry in entries:
+                ends[entry["step"]] = max(entry.at, ends.get(entry["step"], 0.0))
+
+        def mean_ms(begin: int) -> float:
+            return (ends[begin + BLOCK - 1] - ends[begin - 1]) / BLOCK * 1e3
+
+        return [(mean_ms(begin), mean_ms(begin + BLOCK)) for begin in begins]
 
 
 def _alternate(

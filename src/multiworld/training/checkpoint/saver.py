@@ -54,6 +54,7 @@ class CheckpointSaver:
         self._staging = Staging()
         self._writer = CheckpointWriter()
         self._attempt: _Attempt | None = None
+        self._has_written = False
 
     @property
     def writer_pid(self) -> int | None:
@@ -97,10 +98,8 @@ class CheckpointSaver:
         self.poll(self._config.timeout_s if wait else 0.0)
         if self._attempt is not None:
             busy_s = began - self._attempt.began
-            reason = (
-                f"the one of step {self._attempt.step} is still being written, after {busy_s:.1f} s; "
-                "raise every_steps, or have more writers"
-            )
+            advice = "raise every_steps, or have more writers" if self._has_written else "its process has just started"
+            reason = f"the one of step {self._attempt.step} is still being written, after {busy_s:.1f} s; {advice}"
             self._failed(step, reason)
             return
         index = chosen.index(self._member)
@@ -132,6 +131,7 @@ class CheckpointSaver:
         if report is None:
             return
         attempt, self._attempt = self._attempt, None
+        self._has_written = True
         if isinstance(report, WriteFailed):
             self._failed(attempt.step, report.reason)
             return
