@@ -94,10 +94,13 @@ class Rounds:
         self._table = self._strategy.timetable(total)
 
     def between_steps(self) -> bool:
-        """After an inner step look whether somebody was lost; after a round members may come and go."""
+        """After an inner step look whether somebody was lost; after a round members may come and go.
+
+        Not after the last one: those who have the state end then, and who waits for it would wait for them elsewhere.
+        """
         if self._has_ended_round:
             self._has_ended_round = False
-            return True
+            return bool(self._table.steps_of(self._round))
         if self._standing.receiving is None:
             self._look_for_losses()
         return False

@@ -1,0 +1,109 @@
+"""When members may come and go in semi-synchronous training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from multiworld.errors import WorldBrokenError, WorldClosedError
+from multiworld.training.data.base import StepLoader
+from multiworld.training.engine.engine_parts import engine_parts
+from multiworld.training.engine.shares import Shares
+from multiworld.training.engine.step import Step
+from multiworld.training.recovery.records import Generation, Member
+from multiworld.training.state import TrainingState
+from multiworld.training.sync import rounds
+from multiworld.training.sync.outer import make_outer_step
+from multiworld.training.sync.rounds import Rounds
+from multiworld.training.sync.strategies import LocalSGD
+
+from .fake_member import FakeMember
+from .test_trainer import Silent
+from .test_transfers import Arriving, at_step
+
+TOTAL = 4
+
+
+class Runner:
+    """Of a step: hands on to the synchronization."""
+
+    def __init__(self, sync: Rounds) -> None:
+        self.sync = sync
+
+    def micro_batches(self, step: Step) -> Iterator[Any]:
+        return self.sync.micro_batches(step)
+
+    def recorded(self, values: Any) -> None: ...
+
+    def step_ended(self, step: Step) -> None:
+        self.sync.step_ended(step)
+
+    def step_failed(self, step: Step, error: BaseException) -> bool:
+        return False
+
+
+class Training:
+    """Member a trains alone, in rounds of two steps."""
+
+    def __init__(self) -> None:
+        self.member, self.observer, self.state = FakeMember(alone=True), Silent(), TrainingState()
+        self.team = self.member.team
+        self.parts = engine_parts(
+            self.team.as_team(),
+            self.state,
+            cast(StepLoader, self.member.loader),
+            self.member.computing,
+            Shares(4, batch="constant"),
+            self.member.services,
+            self.observer,
+            self.observer,
+        )
+        model = torch.nn.Module()
+        model.weight = self.member.weight
+        strategy = LocalSGD(every=2)
+        self.sync = Rounds(self.parts, strategy, make_outer_step(strategy, [model]))
+        self.sync.attach(self.advance)
+        self.sync.begin_training(TOTAL)
+
+    def advance(
+        self, error: WorldBrokenError | WorldClosedError | None, *, as_newcomer: bool = False
+    ) -> Generation | None:
+        raise AssertionError(f"nobody was lost: {error}")
+
+    def begin(self, **more: Any) -> None:
+        self.team.generation = replace(self.team.generation, **more)
+        self.sync.begin_generation(self.team.generation)
+
+    def do(self) -> None:
+        step = self.parts.standing.step = Step(Runner(self.sync), self.state.step, 0, 0)
+        with step:
+            for batch in step:
+                self.member.backward(batch)
+
+
+def test_members_come_and_go_after_each_round_but_the_last() -> None:
+    training = Training()
+    training.begin(is_restart=True, sources=("a",))
+    may_change = []
+    for _ in range(TOTAL):
+        training.do()
+        may_change.append(training.sync.between_steps())
+    assert training.state.step == TOTAL
+    assert may_change == [False, True, False, False]
+
+
+def test_who_waits_for_the_state_in_the_last_round_meets_nobody_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others end then: they would wait for it at the end, and it for them between two rounds."""
+    monkeypatch.setattr(rounds, "Receiving", lambda world, sources: Arriving(at_step(TOTAL)))
+    may_change = []
+    for number in range(2):
+        training = Training()
+        members = (*training.team.generation.members, Member(id="b", rank=1, host="h"))
+        training.begin(step=number, members=members, stateless=("a",), sources=("b",))
+        assert list(training.sync.catch_up()) == []
+        may_change.append(training.sync.between_steps())
+    assert may_change == [True, False]
