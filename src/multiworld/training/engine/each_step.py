@@ -162,10 +162,16 @@ class EachStep:
         if wrong:
             raise _WithoutError(wrong)
 
+    def _let_all_hear(self) -> None:
+        """Before this member leaves the world: who goes first must not break it for those who still hear the facts."""
+        with contextlib.suppress(WorldBrokenError, WorldClosedError):
+            self._team.meet()
+
     def _do_without(self, places: frozenset[int]) -> None:
         """All have heard that these are wrong: they get the state anew, and the others do their micro-batches."""
         self._buffers.undo()
         self._computing.progress.is_complete = False  # the step does not count, for nobody applies it
+        self._let_all_hear()
         is_wrong = self._team.place in places
         if is_wrong:
             self._services.health.given_up(self._state.step)
@@ -187,9 +193,8 @@ class EachStep:
         self._buffers.undo()  # equal on all members, as the step began
         try:
             skips = self._services.health.skips(step.index, generation.members, outcome, facts)
-        except BadStepError:  # the same on all; who ends first must not break the world of those who still hear facts
-            with contextlib.suppress(WorldBrokenError, WorldClosedError):
-                self._team.meet()
+        except BadStepError:  # the same on all
+            self._let_all_hear()
             raise
         has_scaler = self._services.may_skip_optimizer
         if skips and has_scaler:  # it leaves the optimizer out by itself, and demands that there are gradients
@@ -296,6 +301,7 @@ class EachStep:
         try:
             self._check_right(facts)
         except _WithoutError as error:
+            self._let_all_hear()
             self._team.leaves(sorted(error.places), WRONG)
             self._advance(None)
             return False

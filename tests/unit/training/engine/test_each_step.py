@@ -168,6 +168,7 @@ def test_a_member_whose_result_is_wrong_becomes_a_newcomer() -> None:
     with pytest.raises(RepeatStep):
         training.do()
     assert (training.newcomers, training.state.step) == ([True], 0)
+    assert training.team.num_meetings == 1  # all have heard so, before one leaves the world
 
 
 def test_a_bad_step_leaves_the_optimizers_without_gradients() -> None:
@@ -232,4 +233,5 @@ def test_a_newcomer_keeps_nothing_of_a_step_that_does_not_count() -> None:
     training.next_generation = lambda: others_generation(training, 3, stateless=())
     assert list(training.sync.catch_up()) == []
     assert (training.state.step, training.team.left, training.newcomers) == (3, [1], [False])
+    assert training.team.num_meetings == 1
     assert not training.sync.between_steps()
