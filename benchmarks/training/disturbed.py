@@ -44,12 +44,12 @@ def stops(alternations: int) -> list[Line]:
             for entry in strike.entries:
                 _signal(entry.pid, signal.SIGCONT)
             run.await_steady(after=after, steps=2)
-            late += sum(_commits_as_before(run, entry.pid, after) for entry in strike.entries)
+            late += sum(_committed_apart(run, entry.pid, after) for entry in strike.entries)
             print(f"  stopped {number + 1}: {took[-1]:.2f} s", flush=True)
     return [
         _times("stopped, until the survivors' next step", took, WITHIN),
         Line(
-            name="steps that a stopped replica committed in its old generation",
+            name="steps that a stopped replica committed in its old generation, and the others not as it did",
             unit="",
             value=late,
             bound=Bound.at_most(0),
@@ -57,11 +57,25 @@ def stops(alternations: int) -> list[Line]:
     ]
 
 
-def _commits_as_before(run: Run, pid: int, at: float) -> int:
-    """Return how many steps a process committed after a moment in the generation in which it was by then."""
-    commits = [entry for entry in run.journal.entries if entry.event == "commit" and entry.pid == pid]
-    before = [entry["generation"] for entry in commits if entry.at <= at]
-    return sum(entry.at > at and entry["generation"] == before[-1] for entry in commits)
+def _committed_apart(run: Run, pid: int, at: float) -> int:
+    """Return how many steps a process committed on its own, after a moment, in the generation in which it was by then.
+
+    If it stood still when all had heard that the present step counts, it says so once it goes on: that is the step
+    that the others committed, in the same generation and with the same loss.
+    """
+    commits = [entry for entry in run.journal.entries if entry.event == "commit"]
+    own = [entry for entry in commits if entry.pid == pid]
+    before = [entry["generation"] for entry in own if entry.at <= at]
+    late = [entry for entry in own if entry.at > at and entry["generation"] == before[-1]]
+    others = [
+        [
+            (other["generation"], other["loss"]) == (entry["generation"], entry["loss"])
+            for other in commits
+            if other["step"] == entry["step"] and other.pid != pid
+        ]
+        for entry in late
+    ]
+    return sum(not as_it or not all(as_it) for as_it in others)
 
 
 @dataclass(frozen=True)
