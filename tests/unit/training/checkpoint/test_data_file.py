@@ -127,15 +127,19 @@ def test_what_differs_from_dcps_file_is_never_used(writing: Writing, monkeypatch
     assert writing.num_by_dcp == 3
 
 
+def loaded(folder: Path) -> Trained:
+    back = Trained(seed=1)
+    found = newest(folder)
+    assert found is not None
+    load(found, back.state)
+    return back
+
+
 def test_checkpoints_of_one_process_load_as_each_others_equals(tmp_path: Path) -> None:
     trained, files = Trained(), Files()
     for _ in range(4):
         write(tmp_path, trained.train(1).state, files=files)
-        back = Trained(seed=1)
-        found = newest(tmp_path)
-        assert found is not None
-        load(found, back.state)
-        assert back == trained
+        assert loaded(tmp_path) == trained
 
 
 def test_two_writers_that_write_again_share_each_checkpoint(tmp_path: Path) -> None:
@@ -144,11 +148,7 @@ def test_two_writers_that_write_again_share_each_checkpoint(tmp_path: Path) -> N
         trained.train(1)
         for writer in (1, 0):
             write(tmp_path, trained.state, writer=writer, num_writers=2, files=processes[writer])
-        back = Trained(seed=1)
-        found = newest(tmp_path)
-        assert found is not None
-        load(found, back.state)
-        assert back == trained
+        assert loaded(tmp_path) == trained
 
 
 def test_another_number_of_writers_makes_other_metadata(tmp_path: Path) -> None:
@@ -157,8 +157,4 @@ def test_another_number_of_writers_makes_other_metadata(tmp_path: Path) -> None:
         trained.train(1)
         for writer in reversed(range(num_writers)):
             write(tmp_path, trained.state, writer=writer, num_writers=num_writers, files=processes[writer])
-        back = Trained(seed=1)
-        found = newest(tmp_path)
-        assert found is not None
-        load(found, back.state)
-        assert back == trained
+        assert loaded(tmp_path) == trained

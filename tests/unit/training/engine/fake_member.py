@@ -14,6 +14,8 @@ from multiworld.training.engine.buffers import Buffers
 from multiworld.training.engine.computing import Computing
 from multiworld.training.engine.gradients import FlatBucket, Gradients
 from multiworld.training.engine.services import Services
+from multiworld.training.engine.step import Step
+from multiworld.training.engine.synchronization import Synchronization
 from multiworld.world.world import World
 
 from .fake_team import FakeTeam
@@ -70,6 +72,24 @@ class OwnReduction:
             raise self.error
         for flat in self._buckets:
             flat.reduced.copy_(flat.sums)
+
+
+class Runner:
+    """Of a step: hands on to the synchronization."""
+
+    def __init__(self, sync: Synchronization) -> None:
+        self.sync = sync
+
+    def micro_batches(self, step: Step) -> Iterator[Any]:
+        return self.sync.micro_batches(step)
+
+    def recorded(self, values: Any) -> None: ...
+
+    def step_ended(self, step: Step) -> None:
+        self.sync.step_ended(step)
+
+    def step_failed(self, step: Step, error: BaseException) -> bool:
+        return False
 
 
 class FakeMember:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -21,27 +21,9 @@ from multiworld.training.recovery.records import Announcement, Generation, Membe
 from multiworld.training.recovery.transfer import Receiving
 from multiworld.training.state import TrainingState
 
-from .fake_member import BROKEN, FakeMember
+from .fake_member import BROKEN, FakeMember, Runner
 from .test_trainer import Silent
 from .test_transfers import Arriving, at_step
-
-
-class Runner:
-    """Of a step: hands on to the synchronization."""
-
-    def __init__(self, sync: EachStep) -> None:
-        self.sync = sync
-
-    def micro_batches(self, step: Step) -> Iterator[Any]:
-        return self.sync.micro_batches(step)
-
-    def recorded(self, values: Any) -> None: ...
-
-    def step_ended(self, step: Step) -> None:
-        self.sync.step_ended(step)
-
-    def step_failed(self, step: Step, error: BaseException) -> bool:
-        return False
 
 
 class Training:

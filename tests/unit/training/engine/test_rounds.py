@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -21,29 +20,11 @@ from multiworld.training.sync.outer import make_outer_step
 from multiworld.training.sync.rounds import Rounds
 from multiworld.training.sync.strategies import LocalSGD
 
-from .fake_member import FakeMember
+from .fake_member import FakeMember, Runner
 from .test_trainer import Silent
 from .test_transfers import Arriving, at_step
 
 TOTAL = 4
-
-
-class Runner:
-    """Of a step: hands on to the synchronization."""
-
-    def __init__(self, sync: Rounds) -> None:
-        self.sync = sync
-
-    def micro_batches(self, step: Step) -> Iterator[Any]:
-        return self.sync.micro_batches(step)
-
-    def recorded(self, values: Any) -> None: ...
-
-    def step_ended(self, step: Step) -> None:
-        self.sync.step_ended(step)
-
-    def step_failed(self, step: Step, error: BaseException) -> bool:
-        return False
 
 
 class Training:
