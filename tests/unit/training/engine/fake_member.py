@@ -12,10 +12,16 @@ from multiworld.errors import PeerDiedError, WorldBrokenError
 from multiworld.training.data.base import StepLoader
 from multiworld.training.engine.buffers import Buffers
 from multiworld.training.engine.computing import Computing
+from multiworld.training.engine.decision import Outcome
+from multiworld.training.engine.engine_parts import EngineParts, engine_parts
+from multiworld.training.engine.facts import Facts
 from multiworld.training.engine.gradients import FlatBucket, Gradients
 from multiworld.training.engine.services import Services
+from multiworld.training.engine.shares import Shares
 from multiworld.training.engine.step import Step
 from multiworld.training.engine.synchronization import Synchronization
+from multiworld.training.recovery.records import Generation
+from multiworld.training.state import TrainingState
 from multiworld.world.world import World
 
 from .fake_team import FakeTeam
@@ -92,6 +98,29 @@ class Runner:
         return False
 
 
+class Silent:
+    """Observes steps and recoveries."""
+
+    def __init__(self) -> None:
+        self.applied: list[int] = []
+        self.generations: list[tuple[int, int]] = []
+        """Number and first step."""
+
+    def step_committed(self, step: Step, generation: Generation, facts: Sequence[Facts], outcome: Outcome) -> None: ...
+
+    def step_applied(self, step: Step) -> None:
+        self.applied.append(step.index)
+
+    def recovery_began(self, step: int, error: WorldBrokenError | None) -> None: ...
+
+    def recovery_phase(self, name: str, step: int, took_s: float) -> None: ...
+
+    def generation_began(self, before: Generation | None, now: Generation, step: int) -> None:
+        self.generations.append((now.number, step))
+
+    def state_received(self, step: int, size_bytes: int, sources: int, took_s: float) -> None: ...
+
+
 class FakeMember:
     """A model with one weight, which is multiplied with the batch."""
 
@@ -109,6 +138,19 @@ class FakeMember:
             alone=alone,
         )
         self.computing.begin_step(None)
+
+    def parts(self, state: TrainingState, observer: Silent, *, batch: str = "constant") -> EngineParts:
+        """Return what a synchronization is made of."""
+        return engine_parts(
+            self.team.as_team(),
+            state,
+            cast(StepLoader, self.loader),
+            self.computing,
+            Shares(4, batch=batch),
+            self.services,
+            observer,
+            observer,
+        )
 
     def backward(self, batch: torch.Tensor) -> None:
         (self.weight * batch).sum().backward()  # type: ignore[no-untyped-call]

@@ -9,20 +9,16 @@ from typing import Any, cast
 import pytest
 
 from multiworld.errors import WorldBrokenError, WorldClosedError
-from multiworld.training.data.base import StepLoader
 from multiworld.training.engine.each_step import EachStep
-from multiworld.training.engine.engine_parts import engine_parts
 from multiworld.training.engine.facts import Facts
 from multiworld.training.engine.health import NoHealth
-from multiworld.training.engine.shares import Shares
 from multiworld.training.engine.step import Step, StepPhase
 from multiworld.training.engine.synchronization import RepeatStep
 from multiworld.training.recovery.records import Announcement, Generation, Member
 from multiworld.training.recovery.transfer import Receiving
 from multiworld.training.state import TrainingState
 
-from .fake_member import BROKEN, FakeMember, Runner
-from .test_trainer import Silent
+from .fake_member import BROKEN, FakeMember, Runner, Silent
 from .test_transfers import Arriving, at_step
 
 
@@ -32,16 +28,7 @@ class Training:
     def __init__(self, *, batch: str = "constant") -> None:
         self.member, self.observer, self.state = FakeMember(), Silent(), TrainingState()
         self.team = self.member.team
-        self.parts = engine_parts(
-            self.team.as_team(),
-            self.state,
-            cast(StepLoader, self.member.loader),
-            self.member.computing,
-            Shares(4, batch=batch),
-            self.member.services,
-            self.observer,
-            self.observer,
-        )
+        self.parts = self.member.parts(self.state, self.observer, batch=batch)
         self.sync = EachStep(self.parts)
         self.sync.attach(self.advance)
         self.next_generation: Callable[[], Generation | None] = lambda: None

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 
 from multiworld.errors import WorldBrokenError, WorldClosedError
-from multiworld.training.data.base import StepLoader
-from multiworld.training.engine.engine_parts import engine_parts
-from multiworld.training.engine.shares import Shares
 from multiworld.training.engine.step import Step
 from multiworld.training.recovery.records import Generation, Member
 from multiworld.training.state import TrainingState
@@ -20,8 +17,7 @@ from multiworld.training.sync.outer import make_outer_step
 from multiworld.training.sync.rounds import Rounds
 from multiworld.training.sync.strategies import LocalSGD
 
-from .fake_member import FakeMember, Runner
-from .test_trainer import Silent
+from .fake_member import FakeMember, Runner, Silent
 from .test_transfers import Arriving, at_step
 
 TOTAL = 4
@@ -33,16 +29,7 @@ class Training:
     def __init__(self) -> None:
         self.member, self.observer, self.state = FakeMember(alone=True), Silent(), TrainingState()
         self.team = self.member.team
-        self.parts = engine_parts(
-            self.team.as_team(),
-            self.state,
-            cast(StepLoader, self.member.loader),
-            self.member.computing,
-            Shares(4, batch="constant"),
-            self.member.services,
-            self.observer,
-            self.observer,
-        )
+        self.parts = self.member.parts(self.state, self.observer)
         model = torch.nn.Module()
         model.weight = self.member.weight
         strategy = LocalSGD(every=2)

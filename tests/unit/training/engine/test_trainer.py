@@ -1,18 +1,14 @@
-"""Which steps a program gets, and who comes and goes between them, whatever the synchronization is."""
+"""Which steps a program gets, and who comes and goes between them. The synchronization does as a test says."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
 
-from multiworld.errors import WorldBrokenError
-from multiworld.training.data.base import StepLoader
 from multiworld.training.engine.decision import Outcome
-from multiworld.training.engine.engine_parts import EngineParts, engine_parts
-from multiworld.training.engine.facts import Facts
-from multiworld.training.engine.shares import Shares
+from multiworld.training.engine.engine_parts import EngineParts
 from multiworld.training.engine.step import Step, StepChange
 from multiworld.training.engine.synchronization import Advance, RepeatStep
 from multiworld.training.engine.trainer import Trainer
@@ -21,30 +17,7 @@ from multiworld.training.recovery.records import Announcement, Generation
 from multiworld.training.recovery.transfer import Receiving
 from multiworld.training.state import TrainingState
 
-from .fake_member import BROKEN, FakeMember
-
-
-class Silent:
-    """Observes steps and recoveries."""
-
-    def __init__(self) -> None:
-        self.applied: list[int] = []
-        self.generations: list[tuple[int, int]] = []
-        """Number and first step."""
-
-    def step_committed(self, step: Step, generation: Generation, facts: Sequence[Facts], outcome: Outcome) -> None: ...
-
-    def step_applied(self, step: Step) -> None:
-        self.applied.append(step.index)
-
-    def recovery_began(self, step: int, error: WorldBrokenError | None) -> None: ...
-
-    def recovery_phase(self, name: str, step: int, took_s: float) -> None: ...
-
-    def generation_began(self, before: Generation | None, now: Generation, step: int) -> None:
-        self.generations.append((now.number, step))
-
-    def state_received(self, step: int, size_bytes: int, sources: int, took_s: float) -> None: ...
+from .fake_member import BROKEN, FakeMember, Silent
 
 
 class Scripted:
@@ -116,17 +89,7 @@ class Training:
         self.member, self.observer, state = FakeMember(), Silent(), TrainingState()
         self.team = self.member.team
         self.team.coming = [self.team.generation, *generations]
-        loader = cast(StepLoader, self.member.loader)
-        self.parts = engine_parts(
-            self.team.as_team(),
-            state,
-            loader,
-            self.member.computing,
-            Shares(4),
-            self.member.services,
-            self.observer,
-            self.observer,
-        )
+        self.parts = self.member.parts(state, self.observer)
         self.sync = Scripted(self.parts)
         self.trainer = Trainer(self.parts, self.sync)
 
