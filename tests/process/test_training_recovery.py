@@ -221,7 +221,7 @@ def test_a_process_that_comes_after_the_last_step_trains_nothing(store: str) -> 
 def test_deaths_and_joins_leave_nothing_behind(store: str) -> None:
     num_kills, warm = 12, 4
     with WorkerGroup() as group:
-        stays = group.start(train, store, 0, 2, 100_000, every_s=0.005)
+        stays = group.start(train, store, 0, 2, 100_000, every_s=0.005, settle_s=0.5)
         held = []
         for _ in range(num_kills):
             joins = group.start(train, store, 1, 2, 100_000, every_s=0.005)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import multiworld as mw
-from multiworld.testing.resources import measure
+from multiworld.testing.resources import Resources, measure
 from multiworld.testing.worker import report, wait_command
 from multiworld.training.errors import SampleError
 from multiworld.training.events import (
@@ -128,6 +129,13 @@ class _Holder:
             wait_command()
 
 
+def _settled(settle_s: float) -> Resources:
+    give_up_at = time.monotonic() + settle_s
+    while (held := measure()).threads > len(held.thread_names) and time.monotonic() < give_up_at:
+        time.sleep(0.001)
+    return held
+
+
 def train(
     store: str | None,
     rank: int,
@@ -140,13 +148,15 @@ def train(
     breaks_after: int | None = None,
     steps_outside: bool = False,
     every_s: float = 0.0,
+    settle_s: float = 0.0,
     **options: Any,
 ) -> dict[str, Any]:
     """Train, and return ``{"final": parameters}`` at the end: ``[num_parameters]``.
 
     ``hold``: places, as ``forward 3``, ``optimizer 3``, ``agree``. ``raises``: a place where the program raises.
     ``breaks_after``: a step after which it leaves the loop.
-    ``every_s``: at least so long does a step take.
+    ``every_s``: at least so long does a step take. ``settle_s``: so long do threads have that ended in Python, and
+    that the system still counts, before ``members`` tells of all.
     """
     torch.set_num_threads(1)
     holder = _Holder(hold)
@@ -156,7 +166,7 @@ def train(
             report("phase", name=event.name, step=event.step, took_s=event.took_s)
             holder.at(event.name)
         elif isinstance(event, MembershipChanged):
-            held = measure()
+            held = _settled(settle_s)
             report(
                 "members",
                 ranks=event.ranks,
