@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +55,7 @@ class DataFile:
         """Return the pickled ``Described``. ``memory``: as in ``Place.view``. Raises OSError, and what DCP raises."""
         last = self._last
         if last is not None and (last.writer, last.layout) == (writer, staged.layout):
-            packed = {name: self._pack(name, staged, memory) for name in last.pattern.lengths}
+            packed = self._packed(last.pattern.lengths, staged, memory)
             if last.pattern.takes(packed):
                 with disk.create_stream(directory / last.name, "wb") as stream:
                     for chunk in last.pattern.filled(_bytes_of(memory), packed):
@@ -67,14 +67,15 @@ class DataFile:
         self, staged: Staged, memory: mmap.mmap | None, writer: int, disk: Disk, directory: Path
     ) -> bytes:
         self._last = None
-        plan = numbered(staged.plan()[0], writer)
-        results = write_items(plan, lambda name: self._pack(name, staged, memory), directory, disk)
+        unnumbered, places = staged.plan()
+        plan = numbered(unnumbered, writer)
+        results = write_items(plan, lambda name: self._pack(name, places, staged, memory), directory, disk)
         described = pickle.dumps(Described(plan, results))
         names = {result.storage_data.relative_path for result in results}
         if len(names) == 1:
             (name,) = names
             pattern = self._pattern_of(results, staged, memory)
-            packed = {name: self._pack(name, staged, memory) for name in pattern.lengths}
+            packed = self._packed(pattern.lengths, staged, memory)
             if disk.facts[name].sha256 == _digest(pattern.filled(_bytes_of(memory), packed)):
                 self._last = _Last(writer, staged.layout, name, described, pattern)
         return described
@@ -87,8 +88,12 @@ class DataFile:
         where = sorted((result.storage_data.offset, result.index.fqn, result.size_in_bytes) for result in results)
         return Pattern.of([(name, length) for _, name, length in where], ranges)
 
-    def _pack(self, name: str, staged: Staged, memory: mmap.mmap | None) -> bytes:
-        place = staged.plan()[1].get(name)
+    def _packed(self, names: Iterable[str], staged: Staged, memory: mmap.mmap | None) -> dict[str, bytes]:
+        _, places = staged.plan()
+        return {name: self._pack(name, places, staged, memory) for name in names}
+
+    def _pack(self, name: str, places: Mapping[str, Place], staged: Staged, memory: mmap.mmap | None) -> bytes:
+        place = places.get(name)
         return staged.bytes_of(name, self._packer) if place is None else self._packer.tensor(place.view(memory))
 
 
