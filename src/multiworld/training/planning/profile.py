@@ -1,0 +1,68 @@
+"""What each layer of a model costs: measured once, and all that planning knows of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerCost:
+    """One layer, for one micro-batch. A layer is what a cut never divides.
+
+    ``weight_backward_s``: the part of ``backward_s`` that makes the gradients of weights, which a schedule with a split
+    backward may put off. ``state_bytes``: parameters, gradients and the optimizer's state, held all the time.
+    ``move_bytes``: what another node needs to go on with this layer: parameters and the optimizer's state.
+    ``activation_bytes``: held from a micro-batch's forward to its backward. ``output_bytes``: sent to the next layer.
+    """
+
+    name: str
+    forward_s: float
+    backward_s: float
+    weight_backward_s: float = 0.0
+    state_bytes: int = 0
+    move_bytes: int = 0
+    activation_bytes: int = 0
+    output_bytes: int = 0
+
+    @property
+    def work_s(self) -> float:
+        return self.forward_s + self.backward_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """``layers``: on one device, in the order in which they run. ``sharded``: the same layers on 2, 4, ... devices of
+    one node, as far as that was measured; bytes there are those of one device.
+
+    ``micro_batch``: samples of a micro-batch. ``latency_s``, ``bytes_per_s``: of a transfer between two stages.
+    """
+
+    model: str
+    micro_batch: int
+    layers: tuple[LayerCost, ...]
+    sharded: Mapping[int, tuple[LayerCost, ...]] = field(default_factory=dict)
+    latency_s: float = 0.0
+    bytes_per_s: float = float("inf")
+
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise ValueError(f"the profile of {self.model!r} has no layers")
+        for devices, layers in self.sharded.items():
+            if [each.name for each in layers] != [each.name for each in self.layers]:
+                raise ValueError(
+                    f"the profile of {self.model!r} has {len(self.layers)} layers on one device and other layers on "
+                    f"{devices} devices"
+                )
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    def on(self, devices: int) -> tuple[LayerCost, ...]:
+        """Return the layers on so many devices of one node. Raises KeyError if that was not measured."""
+        return self.layers if devices == 1 else self.sharded[devices]
+
+    def transfer_s(self, last_layer: int) -> float:
+        """Return the time from the end of a layer until its output is at the next stage, one way."""
+        return self.latency_s + self.layers[last_layer].output_bytes / self.bytes_per_s
