@@ -55,14 +55,14 @@ def make_trainer(
         computing = Computing(team, gradients, buffers, reduction, loader, services, seed=seed)
     else:
         computing = Computing(team, gradients, Buffers([]), LocalReduction(), loader, services, alone=True)
-    engine = engine_parts(team, state, loader, computing, shares, services, observer, recoveries)
+    engine = engine_parts(team, state, loader, services, observer, recoveries)
     synchronization: Synchronization
     if sync is None:
-        synchronization = EachStep(engine)
+        synchronization = EachStep(engine, computing, shares)
     else:
         outer = make_outer_step(sync, parts.modules)  # now, as its anchors are what the program has loaded
         state.add("outer", outer)
-        synchronization = Rounds(engine, sync, outer)
+        synchronization = Rounds(engine, computing, shares, sync, outer)
     trainer = Trainer(engine, synchronization, digest=digest)
     if all(part is not loader for part in state.parts.values()):
         state.add("data", loader)  # one of the program's own

@@ -16,11 +16,14 @@ from ..recovery.records import Announcement, Generation, Member
 from ..recovery.transfer import Receiving, Sending
 from ..replica.layout import places_of_shard
 from .commit import exchange
+from .computing import Computing
 from .decision import decide
 from .engine_parts import EngineParts
 from .facts import Facts
 from .missed_steps import MissedStep, MissedSteps
 from .newcomer import Newcomer
+from .progress import StepProgress
+from .shares import Shares
 from .step import Step, StepChange
 from .synchronization import Advance, RepeatStep
 
@@ -38,12 +41,12 @@ class _WithoutError(Exception):
 class EachStep:
     """After a loss the others compute what the lost member has not; finished micro-batches stay."""
 
-    def __init__(self, parts: EngineParts) -> None:
+    def __init__(self, parts: EngineParts, computing: Computing, shares: Shares) -> None:
         self._team, self._state, self._loader = parts.team, parts.state, parts.loader
         self._services, self._standing = parts.services, parts.standing
-        self._computing = parts.computing
-        self._gradients, self._buffers = parts.computing.gradients, parts.computing.buffers
-        self._shares, self._transfers, self._beginning = parts.shares, parts.transfers, parts.beginning
+        self._computing, self._shares = computing, shares
+        self._gradients, self._buffers = computing.gradients, computing.buffers
+        self._transfers, self._beginning = parts.transfers, parts.beginning
         self._observer, self._recoveries = parts.observer, parts.recoveries
         self._advance: Advance
         self._looked_at: frozenset[int] | None = None
@@ -62,6 +65,16 @@ class EachStep:
     @property
     def savable_since(self) -> int | None:
         return self._state.step - 1
+
+    @property
+    def progress(self) -> StepProgress:
+        return self._computing.progress
+
+    def give_up(self) -> None:
+        self._computing.give_up()
+
+    def close(self) -> None:
+        self._gradients.close()
 
     def first_step_of(self, generation: Generation) -> int:
         return generation.step

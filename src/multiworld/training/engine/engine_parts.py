@@ -8,10 +8,8 @@ from ..data.base import StepLoader
 from ..recovery.team import Team
 from ..state import TrainingState
 from .beginning import Beginning
-from .computing import Computing
 from .observers import RecoveryObserver, StepObserver
 from .services import Services
-from .shares import Shares
 from .standing import Standing
 from .transfers import Transfers
 
@@ -23,8 +21,6 @@ class EngineParts:
     team: Team
     state: TrainingState
     loader: StepLoader
-    computing: Computing
-    shares: Shares
     services: Services
     standing: Standing
     transfers: Transfers
@@ -37,8 +33,6 @@ def engine_parts(
     team: Team,
     state: TrainingState,
     loader: StepLoader,
-    computing: Computing,
-    shares: Shares,
     services: Services,
     observer: StepObserver,
     recoveries: RecoveryObserver,
@@ -49,8 +43,6 @@ def engine_parts(
         team=team,
         state=state,
         loader=loader,
-        computing=computing,
-        shares=shares,
         services=services,
         standing=standing,
         transfers=transfers,

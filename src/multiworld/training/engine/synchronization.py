@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from ...errors import WorldBrokenError, WorldClosedError
 from ..recovery.records import Announcement, Generation
+from .progress import StepProgress
 from .step import Step
 
 
@@ -65,6 +66,16 @@ class Synchronization(Protocol):
 
     def first_step_of(self, generation: Generation) -> int:
         """Return the step at which its members are that have the state."""
+
+    @property
+    def progress(self) -> StepProgress:
+        """How far this member is with the present step."""
+
+    def give_up(self) -> None:
+        """What was computed of the present step may be half done: none of it counts."""
+
+    def close(self) -> None:
+        """The training is over here."""
 
     @property
     def savable_since(self) -> int | None:

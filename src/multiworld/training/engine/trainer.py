@@ -28,7 +28,7 @@ class Trainer:
         """``digest``: of what all members must have in common."""
         self._team, self._state, self._loader = parts.team, parts.state, parts.loader
         self.services, self.standing = parts.services, parts.standing
-        self._computing, self._transfers, self._beginning = parts.computing, parts.transfers, parts.beginning
+        self._transfers, self._beginning = parts.transfers, parts.beginning
         self._observer, self._recoveries, self._digest = parts.observer, parts.recoveries, digest
         self._sync = sync
         sync.attach(self._advance)
@@ -121,7 +121,7 @@ class Trainer:
         return self._sync.micro_batches(step)
 
     def recorded(self, values: Mapping[str, float]) -> None:
-        self._computing.progress.record(values)
+        self._sync.progress.record(values)
 
     @property
     def savable_since(self) -> int | None:
@@ -136,16 +136,16 @@ class Trainer:
     @property
     def took_s(self) -> float:
         """Since the present step was begun."""
-        return time.monotonic() - self._computing.progress.began
+        return time.monotonic() - self._sync.progress.began
 
     @property
     def num_redone(self) -> int:
         """How many micro-batches of the present step were dealt a second time."""
-        return self._computing.progress.num_redone
+        return self._sync.progress.num_redone
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        return self._computing.progress.seconds
+        return self._sync.progress.seconds
 
     def optimizer_stepped(self) -> None:
         self._num_optimizer_steps += 1
@@ -177,7 +177,7 @@ class Trainer:
         may_repeat = step.phase in (StepPhase.OPEN, StepPhase.COMPUTING) and step.attempt < MAX_TRIES
         if isinstance(error, (WorldBrokenError, WorldClosedError)) and may_repeat:
             # Of a world of the program's own, inside of the replica perhaps: what was computed may be half done.
-            self._computing.give_up()
+            self._sync.give_up()
             if self._team.stands:  # the others wait there for this member's gradients
                 self._team.world.abort()
             self._advance(error)
@@ -233,4 +233,4 @@ class Trainer:
         return None if was_excluded or as_newcomer else generation
 
     def close(self) -> None:
-        self._computing.gradients.close()
+        self._sync.close()

@@ -24,10 +24,13 @@ from torch import Tensor
 from ...errors import WorldBrokenError, WorldClosedError
 from ..data.dealing import deal
 from ..engine.commit import exchange
+from ..engine.computing import Computing
 from ..engine.decision import decide, means
 from ..engine.engine_parts import EngineParts
 from ..engine.facts import Facts
 from ..engine.newcomer import Newcomer
+from ..engine.progress import StepProgress
+from ..engine.shares import Shares
 from ..engine.step import Step, StepChange
 from ..engine.synchronization import Advance
 from ..health.timing import OPTIMIZER, WAIT
@@ -59,11 +62,18 @@ class Rounds:
     have the same anchors and the same outer state: only there a state is taken for newcomers and checkpoints.
     """
 
-    def __init__(self, parts: EngineParts, strategy: LocalSGD | DiLoCo, outer: OuterStep) -> None:
+    def __init__(
+        self,
+        parts: EngineParts,
+        computing: Computing,
+        shares: Shares,
+        strategy: LocalSGD | DiLoCo,
+        outer: OuterStep,
+    ) -> None:
         self._team, self._state, self._loader = parts.team, parts.state, parts.loader
         self._services, self._standing = parts.services, parts.standing
-        self._computing, self._gradients = parts.computing, parts.computing.gradients
-        self._shares, self._transfers, self._beginning = parts.shares, parts.transfers, parts.beginning
+        self._computing, self._gradients, self._shares = computing, computing.gradients, shares
+        self._transfers, self._beginning = parts.transfers, parts.beginning
         self._observer = parts.observer
         self._newcomer = Newcomer(self._team, self._standing, self._transfers)
         self._advance: Advance
@@ -117,6 +127,16 @@ class Rounds:
     @property
     def savable_since(self) -> int | None:
         return self._table.start_of(self._round - 1) if self._is_at_boundary and self._round else None
+
+    @property
+    def progress(self) -> StepProgress:
+        return self._computing.progress
+
+    def give_up(self) -> None:
+        self._computing.give_up()
+
+    def close(self) -> None:
+        self._gradients.close()
 
     # ---- inner steps
 

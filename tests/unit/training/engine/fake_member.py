@@ -17,7 +17,6 @@ from multiworld.training.engine.engine_parts import EngineParts, engine_parts
 from multiworld.training.engine.facts import Facts
 from multiworld.training.engine.gradients import FlatBucket, Gradients
 from multiworld.training.engine.services import Services
-from multiworld.training.engine.shares import Shares
 from multiworld.training.engine.step import Step
 from multiworld.training.engine.synchronization import Synchronization
 from multiworld.training.recovery.records import Generation
@@ -139,14 +138,12 @@ class FakeMember:
         )
         self.computing.begin_step(None)
 
-    def parts(self, state: TrainingState, observer: Silent, *, batch: str = "constant") -> EngineParts:
+    def parts(self, state: TrainingState, observer: Silent) -> EngineParts:
         """Return what a synchronization is made of."""
         return engine_parts(
             self.team.as_team(),
             state,
             cast(StepLoader, self.loader),
-            self.computing,
-            Shares(4, batch=batch),
             self.services,
             observer,
             observer,

@@ -12,6 +12,7 @@ from multiworld.errors import WorldBrokenError, WorldClosedError
 from multiworld.training.engine.each_step import EachStep
 from multiworld.training.engine.facts import Facts
 from multiworld.training.engine.health import NoHealth
+from multiworld.training.engine.shares import Shares
 from multiworld.training.engine.step import Step, StepPhase
 from multiworld.training.engine.synchronization import RepeatStep
 from multiworld.training.recovery.records import Announcement, Generation, Member
@@ -28,8 +29,8 @@ class Training:
     def __init__(self, *, batch: str = "constant") -> None:
         self.member, self.observer, self.state = FakeMember(), Silent(), TrainingState()
         self.team = self.member.team
-        self.parts = self.member.parts(self.state, self.observer, batch=batch)
-        self.sync = EachStep(self.parts)
+        self.parts = self.member.parts(self.state, self.observer)
+        self.sync = EachStep(self.parts, self.member.computing, Shares(4, batch=batch))
         self.sync.attach(self.advance)
         self.next_generation: Callable[[], Generation | None] = lambda: None
         self.newcomers: list[bool] = []

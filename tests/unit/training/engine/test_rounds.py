@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from multiworld.errors import WorldBrokenError, WorldClosedError
+from multiworld.training.engine.shares import Shares
 from multiworld.training.engine.step import Step
 from multiworld.training.recovery.records import Generation, Member
 from multiworld.training.state import TrainingState
@@ -33,7 +34,7 @@ class Training:
         model = torch.nn.Module()
         model.weight = self.member.weight
         strategy = LocalSGD(every=2)
-        self.sync = Rounds(self.parts, strategy, make_outer_step(strategy, [model]))
+        self.sync = Rounds(self.parts, self.member.computing, Shares(4), strategy, make_outer_step(strategy, [model]))
         self.sync.attach(self.advance)
         self.sync.begin_training(TOTAL)
 

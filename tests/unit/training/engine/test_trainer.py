@@ -9,6 +9,7 @@ import pytest
 
 from multiworld.training.engine.decision import Outcome
 from multiworld.training.engine.engine_parts import EngineParts
+from multiworld.training.engine.progress import StepProgress
 from multiworld.training.engine.step import Step, StepChange
 from multiworld.training.engine.synchronization import Advance, RepeatStep
 from multiworld.training.engine.trainer import Trainer
@@ -37,6 +38,7 @@ class Scripted:
         """Of steps in which a newcomer takes part before it has the state."""
         self.total: int | None = -1
         self.has_met = False
+        self.progress = StepProgress()
 
     def attach(self, advance: Advance) -> None:
         self.advance = advance
@@ -55,6 +57,11 @@ class Scripted:
         step.change(StepChange.COUNTED)
 
     def step_ended(self, step: Step) -> None: ...
+
+    def give_up(self) -> None:
+        self.progress.done.clear()
+
+    def close(self) -> None: ...
 
     def between_steps(self) -> bool:
         has_met, self.has_met = self.has_met, False
