@@ -141,6 +141,35 @@ class CheckpointMismatchError(CheckpointError):
         )
 
 
+class ProfileError(TrainingError):
+    """The root of what is wrong with the profile of a model that was to be used."""
+
+
+class ProfileFileError(ProfileError):
+    """A file is no profile that can be read. Fields: ``source`` (its path), ``place`` (in it), ``problem``."""
+
+    def __init__(self, source: str, place: str, problem: str) -> None:
+        super().__init__(source, place, problem)
+        self.source, self.place, self.problem = source, place, problem
+
+    def __str__(self) -> str:
+        return f"{self.source}: {f'{self.place}: ' if self.place else ''}{self.problem}"
+
+
+class ProfileMismatchError(ProfileError):
+    """A profile was measured for something else. Fields: ``source`` (its path), ``differences`` (a sentence each)."""
+
+    def __init__(self, source: str, differences: tuple[str, ...]) -> None:
+        super().__init__(source, differences)
+        self.source, self.differences = source, differences
+
+    def __str__(self) -> str:
+        return (
+            f"the profile {self.source} is not of this model: {'; '.join(self.differences)}. "
+            "Measure again, or give the profile of this model"
+        )
+
+
 class SampleError(TrainingError):
     """The dataset or the collate function raised on samples of one micro-batch.
 
