@@ -1,0 +1,88 @@
+"""Makes layers of the stages that a user gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import CutError, PayloadMismatchError
+from .batches import Arguments, Form, arguments_of, described
+from .digest import digest_of
+from .layer import Crossing, LayeredModel, ModelLayer
+from .ownership import check_buffers, held_by
+from .trial import left_as_it_was, run_chain
+
+MODEL = "the chain of stages"
+
+
+def layers_by_hand(stages: Sequence[nn.Module], example: Any, *, name: str = "stages") -> LayeredModel:
+    """Return the stages as layers. Each takes the tensors that the one before it returns, one or a tuple of several.
+
+    ``example``: a micro-batch of a loader. The first stage takes it as a model would: see ``arguments_of``. The last
+    stage may return anything. Parameters have the names that they have in ``nn.Sequential(*stages)``. The stages keep
+    their mode.
+
+    Raises CutError for a stage that fails with the example, returns anything but tensors, or changes a buffer that
+    another stage has, too; TypeError for what is no module.
+    """
+    if not stages or not all(isinstance(stage, nn.Module) for stage in stages):
+        raise TypeError(f"stages: expected one module or more, got {[type(stage).__name__ for stage in stages]}")
+    given = arguments_of(stages[0], example)
+    modules: list[nn.Module] = [
+        _Stage(stage, place, given.form if place == 0 else None, is_last=place == len(stages) - 1)
+        for place, stage in enumerate(stages)
+    ]
+    with left_as_it_was(modules, given.tensors):
+        before = [{name: value.clone() for name, value in module.named_buffers()} for module in modules]
+        trial = run_chain(modules, given.tensors)
+        check_buffers(MODEL, modules, before)
+    held = held_by(nn.Sequential(*stages), modules)
+    layers = tuple(
+        ModelLayer(f"{place}", module, *tensors, outputs)
+        for place, (module, tensors, outputs) in enumerate(zip(modules, held, [*trial.crossings, None], strict=True))
+    )
+    inputs = tuple(Crossing(tuple(value.shape), value.dtype, False) for value in given.tensors)
+    return LayeredModel(name, layers, inputs, digest_of(inputs, layers), _Take(stages[0], given))
+
+
+class _Take:
+    """Takes the inputs of the first stage from a batch, and refuses one with other entries than the example."""
+
+    def __init__(self, first: nn.Module, example: Arguments) -> None:
+        self._first, self._form, self._entries = first, example.form, described(example)
+
+    def __call__(self, batch: Any) -> tuple[torch.Tensor, ...]:
+        found = arguments_of(self._first, batch)
+        if self._form.differs(found.form):
+            raise PayloadMismatchError(
+                f"the stages were given an example with {self._entries}, and got a batch with {described(found)}; a "
+                "batch needs the same entries"
+            )
+        return found.tensors
+
+
+class _Stage(nn.Module):
+    """A user's stage, called with tensors; returns a tuple of tensors unless it is the last one."""
+
+    def __init__(self, stage: nn.Module, place: int, form: Form | None, *, is_last: bool) -> None:
+        super().__init__()
+        self.training = stage.training
+        self.stage, self._place, self._form, self._is_last = stage, place, form, is_last
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        where = f"stage {self._place} ({type(self.stage).__name__})"
+        try:
+            result = self.stage(*tensors) if self._form is None else self._form.call(self.stage, tensors)
+        except TypeError as error:
+            shapes = ", ".join(str(list(value.shape)) for value in tensors)
+            raise CutError(MODEL, f"it raised TypeError: {error}; it was given tensors of {shapes}", where) from error
+        if self._is_last:
+            return result
+        outputs = result if isinstance(result, (tuple, list)) else (result,)
+        wrong = [type(value).__name__ for value in outputs if not isinstance(value, torch.Tensor)]
+        if wrong or not outputs:
+            raise CutError(MODEL, f"it returned {', '.join(wrong) or 'nothing'} and not tensors alone", where)
+        return tuple(outputs)

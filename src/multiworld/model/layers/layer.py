@@ -1,0 +1,76 @@
+"""A model as a chain of layers: a layer takes the tensors that the one before it returned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from .batches import target_of
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A tensor that one layer hands to the next, as it was with the example.
+
+    ``needs_grad``: whether a gradient comes back for it.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    needs_grad: bool
+
+    @property
+    def size_bytes(self) -> int:
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class ModelLayer:
+    """``module(*tensors)`` returns a tuple of tensors: what the next layer is called with. The last layer returns the
+    model's own output. Adjacent layers form a stage by plain calls, one after the other.
+
+    ``parameters``, ``buffers``: the model's own objects, by their names in the whole model. A parameter that several
+    names stand for has the first of them, and may be in several layers. The module is in training mode, whatever the
+    model is in. ``outputs``: None for the last layer, whose output may have any structure.
+    """
+
+    name: str
+    module: nn.Module
+    parameters: Mapping[str, nn.Parameter]
+    buffers: Mapping[str, torch.Tensor]
+    outputs: tuple[Crossing, ...] | None
+
+
+@dataclass(frozen=True)
+class LayeredModel:
+    """``digest``: of names, shapes, types and code. Processes whose digests differ did not cut the same model.
+
+    ``inputs``: what layer 0 got with the example. A crossing that needs a gradient may get none, if the loss
+    depends on no part of it: take zeros.
+    """
+
+    name: str
+    layers: tuple[ModelLayer, ...]
+    inputs: tuple[Crossing, ...]
+    digest: str
+    take: Callable[[Any], tuple[torch.Tensor, ...]] = field(repr=False)
+
+    def inputs_of(self, batch: Any) -> tuple[torch.Tensor, ...]:
+        """Return what layer 0 is called with for a micro-batch of a loader.
+
+        Raises PayloadMismatchError for a batch with other entries than the example, or of shapes for which the layers
+        would not compute what the model computes.
+        """
+        return self.take(batch)
+
+    def target_of(self, batch: Any) -> Any:
+        """Return what the loss gets beside the output."""
+        return target_of(batch)
+
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        """Return the parameters of all layers by name, each once."""
+        return {name: value for layer in self.layers for name, value in layer.parameters.items()}

@@ -1,0 +1,1 @@
+"""Tests of cutting models into layers to train them."""
