@@ -243,6 +243,64 @@ class MiscomputingError(TrainingError):
         )
 
 
+class PlanError(TrainingError):
+    """The root of what makes it impossible to lay a model over nodes."""
+
+
+class ModelTooLargeError(PlanError):
+    """These nodes cannot hold the model, more of them could.
+
+    Fields: ``model``, ``needed_bytes`` (with activations of one micro-batch), ``num_nodes`` (there are),
+    ``node_bytes`` (all devices of one), ``smallest``: how many nodes would do.
+    """
+
+    def __init__(self, model: str, needed_bytes: int, num_nodes: int, node_bytes: int, smallest: int) -> None:
+        super().__init__(model, needed_bytes, num_nodes, node_bytes, smallest)
+        self.model, self.needed_bytes, self.num_nodes = model, needed_bytes, num_nodes
+        self.node_bytes, self.smallest = node_bytes, smallest
+
+    def __str__(self) -> str:
+        return (
+            f"{self.model} needs at least {_gib(self.needed_bytes)} (parameters, gradients, the optimizer's state and "
+            f"one micro-batch), and {self.num_nodes} x {_gib(self.node_bytes)} = "
+            f"{_gib(self.num_nodes * self.node_bytes)} cannot hold that with whole layers on each node. "
+            f"{self.smallest} of these nodes would do: start more, or take a smaller model or micro-batch"
+        )
+
+
+class LayerTooLargeError(PlanError):
+    """No device can hold this layer. Fields: ``model``, ``layer``, ``needed_bytes``, ``device_bytes``."""
+
+    def __init__(self, model: str, layer: str, needed_bytes: int, device_bytes: int) -> None:
+        super().__init__(model, layer, needed_bytes, device_bytes)
+        self.model, self.layer, self.needed_bytes, self.device_bytes = model, layer, needed_bytes, device_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"layer {self.layer} of {self.model} needs {_gib(self.needed_bytes)} with one micro-batch, and a device "
+            f"has {_gib(self.device_bytes)}: no number of nodes would do. Cut it into smaller layers, take a smaller "
+            "micro-batch, or shard it over several devices of a node"
+        )
+
+
+class TooFewNodesError(PlanError):
+    """Fewer nodes than the smallest pipeline needs. Fields: ``model``, ``present``, ``needed``."""
+
+    def __init__(self, model: str, present: int, needed: int) -> None:
+        super().__init__(model, present, needed)
+        self.model, self.present, self.needed = model, present, needed
+
+    def __str__(self) -> str:
+        return (
+            f"a pipeline of {self.model} needs {self.needed} nodes, and there are {self.present}. "
+            f"Start {self.needed - self.present} more; a job that waits for them loses nothing"
+        )
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.2f} GiB" if size_bytes >= 2**30 // 10 else f"{size_bytes / 2**20:.2f} MiB"
+
+
 def _quoted(traceback: str) -> str:
     """Return a traceback for a message, so that nobody takes it for the traceback of the error that quotes it."""
     return textwrap.indent(traceback.replace("Traceback (most recent call last):", "Traceback:"), "  ")

@@ -1,0 +1,70 @@
+"""Which templates there are for a model and nodes, and what is said where there are none."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from multiworld.training.errors import LayerTooLargeError, ModelTooLargeError, TooFewNodesError
+from multiworld.training.planning.nodes import Node
+from multiworld.training.planning.profile import LayerCost, Profile
+from multiworld.training.planning.templates import make_templates
+
+GIB = 2**30
+
+
+def profile(num_layers: int = 12, state_gib: float = 1.0, activation_gib: float = 0.25) -> Profile:
+    return Profile(
+        model="gpt2",
+        micro_batch=4,
+        layers=tuple(
+            LayerCost(
+                name=f"block{index}",
+                forward_s=0.01,
+                backward_s=0.02,
+                state_bytes=int(state_gib * GIB),
+                activation_bytes=int(activation_gib * GIB),
+            )
+            for index in range(num_layers)
+        ),
+    )
+
+
+def test_there_is_a_template_of_each_size_that_leaves_nodes_for_the_replicas() -> None:
+    templates = make_templates(profile(), Node(memory_bytes=5 * GIB), num_nodes=9, tolerate=1)
+    assert templates.smallest == 3
+    assert templates.sizes == (3, 4, 5, 6)
+    assert templates.uncovered == ()
+
+
+def test_equal_layers_are_divided_evenly_and_take_what_the_formula_says() -> None:
+    template = make_templates(profile(), Node(), num_nodes=4, num_micro_batches=8).template(4)
+    assert [each.num_layers for each in template.stages] == [3, 3, 3, 3]
+    assert template.iteration_s == pytest.approx((8 + 4 - 1) * 0.09)
+
+
+def test_more_micro_batches_take_longer() -> None:
+    templates = make_templates(profile(), Node(), num_nodes=4)
+    times = [templates.iteration_s(3, count) for count in range(1, 20)]
+    assert times == sorted(times)
+
+
+def test_a_model_larger_than_all_memory_is_refused_with_the_count_that_would_do() -> None:
+    with pytest.raises(
+        ModelTooLargeError, match=r"gpt2 needs at least 15\.00 GiB .* 2 x 5\.00 GiB.* 3 of these nodes"
+    ) as e:
+        make_templates(profile(), Node(memory_bytes=5 * GIB), num_nodes=2)
+    assert e.value.smallest == 3
+    assert str(pickle.loads(pickle.dumps(e.value))) == str(e.value)
+
+
+def test_a_layer_that_no_device_can_hold_is_named() -> None:
+    with pytest.raises(LayerTooLargeError, match=r"block0 of gpt2 needs 1\.25 GiB"):
+        make_templates(profile(), Node(memory_bytes=GIB), num_nodes=64)
+
+
+def test_fewer_nodes_than_the_smallest_template_are_refused() -> None:
+    templates = make_templates(profile(), Node(memory_bytes=5 * GIB), num_nodes=9, tolerate=1)
+    with pytest.raises(TooFewNodesError, match=r"needs 3 nodes, and there are 2\. Start 1 more"):
+        templates.template(2)
