@@ -170,6 +170,17 @@ class ProfileMismatchError(ProfileError):
         )
 
 
+class TraceError(TrainingError):
+    """A trace of failures makes no sense. Fields: ``source`` (its path or name), ``place`` (in it), ``problem``."""
+
+    def __init__(self, source: str, place: str, problem: str) -> None:
+        super().__init__(source, place, problem)
+        self.source, self.place, self.problem = source, place, problem
+
+    def __str__(self) -> str:
+        return f"{self.source}: {f'{self.place}: ' if self.place else ''}{self.problem}"
+
+
 class SampleError(TrainingError):
     """The dataset or the collate function raised on samples of one micro-batch.
 

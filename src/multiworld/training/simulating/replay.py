@@ -1,0 +1,185 @@
+"""Replay a trace over a system: how many samples it commits, and where the time goes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from .trace import Change, Trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How a system goes on after a change.
+
+    ``rate``: samples a second from then on; 0 if it has to wait for more nodes. ``pause_s``: nobody computes for so
+    long. ``kept``: which part of the unfinished step's work counts still.
+    """
+
+    rate: float
+    pause_s: float = 0.0
+    kept: float = 1.0
+
+
+class System(Protocol):
+    """What is compared. ``takes_joins``: a node that came is used after the current step, not only after a loss."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def samples_per_step(self) -> int: ...
+
+    @property
+    def takes_joins(self) -> bool: ...
+
+    def begun(self, nodes: Sequence[str]) -> Standing:
+        """Return how the training begins with these nodes."""
+
+    def lost(self, nodes: Sequence[str], gone: Sequence[str]) -> Standing:
+        """Return how it goes on with ``nodes``, some of them new, perhaps, after it lost ``gone`` at one moment."""
+
+    def joined(self, nodes: Sequence[str]) -> Standing:
+        """Return how it goes on with ``nodes``, of which some are new."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """From ``begins_s`` to ``ends_s`` the system computed ``rate`` samples a second, with ``nodes`` nodes there."""
+
+    begins_s: float
+    ends_s: float
+    rate: float
+    nodes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """What came of it. ``wall_s``: from the first nodes to the last commit, or to the end if the training stood then.
+
+    ``good_s``: time of work that was committed and not done before; ``redone_s``: of work that was lost;
+    ``paused_s``: in recoveries; ``stopped_s``: too few nodes were there. They add up to ``wall_s``, but for the time
+    that an unfinished step at the end took.
+    """
+
+    system: str
+    num_steps: int
+    num_samples: int
+    wall_s: float
+    good_s: float
+    redone_s: float
+    paused_s: float
+    stopped_s: float
+    spans: tuple[Span, ...]
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.num_samples / self.wall_s if self.wall_s > 0 else 0.0
+
+    @property
+    def effective(self) -> float:
+        """The part of the time in which work was done that was committed."""
+        return self.good_s / self.wall_s if self.wall_s > 0 else 0.0
+
+
+def replay(trace: Trace, system: System) -> Replayed:
+    """Return what the system commits while the nodes of the trace come and go."""
+    run = _Run(system, trace.changes[0].at_s)
+    for change in trace.changes:
+        if change.at_s >= trace.end_s:
+            break  # what happens at the end makes no difference any more
+        run.advance(change.at_s)
+        run.change(change)
+    run.advance(trace.end_s)
+    return run.result()
+
+
+class _Run:
+    """One replay: ``progress`` is the part of the unfinished step that is done, ``step_s`` the time that this took."""
+
+    def __init__(self, system: System, begins_s: float) -> None:
+        self._system, self._now_s, self._begins_s, self._last_s = system, begins_s, begins_s, begins_s
+        self._standing = Standing(rate=0.0)
+        self._used: list[str] = []
+        self._waiting: list[str] = []
+        self._progress = self._step_s = self._resumes_s = 0.0
+        self._num_steps = 0
+        self._good_s = self._redone_s = self._paused_s = self._stopped_s = 0.0
+        self._at_last_commit = (0.0, 0.0, 0.0)
+        self._spans: list[Span] = []
+
+    def advance(self, to_s: float) -> None:
+        """Train until then."""
+        while self._now_s < to_s:
+            if self._now_s < self._resumes_s:
+                until_s = min(self._resumes_s, to_s)
+                self._paused_s += until_s - self._now_s
+                self._spend(until_s, 0.0)
+            elif self._standing.rate <= 0.0:
+                self._stopped_s += to_s - self._now_s
+                self._spend(to_s, 0.0)
+            else:
+                self._work(to_s)
+
+    def _work(self, to_s: float) -> None:
+        step_s = self._system.samples_per_step / self._standing.rate
+        ends_s = self._now_s + (1.0 - self._progress) * step_s
+        until_s = min(ends_s, to_s)
+        self._step_s += until_s - self._now_s
+        self._progress += (until_s - self._now_s) / step_s
+        self._spend(until_s, self._standing.rate)
+        if ends_s <= to_s:
+            self._good_s += self._step_s
+            self._progress = self._step_s = 0.0
+            self._num_steps, self._last_s = self._num_steps + 1, until_s
+            self._at_last_commit = (self._redone_s, self._paused_s, self._stopped_s)
+            if self._waiting and self._system.takes_joins:
+                self._take_in()
+
+    def _spend(self, until_s: float, rate: float) -> None:
+        nodes = len(self._used) + len(self._waiting)
+        last = self._spans[-1] if self._spans else None
+        if last is not None and (last.rate, last.nodes) == (rate, nodes):
+            self._spans[-1] = Span(begins_s=last.begins_s, ends_s=until_s, rate=rate, nodes=nodes)
+        else:
+            self._spans.append(Span(begins_s=self._now_s, ends_s=until_s, rate=rate, nodes=nodes))
+        self._now_s = until_s
+
+    def change(self, change: Change) -> None:
+        """Nodes come and go, now."""
+        gone = [node for node in change.lost if node in self._used]
+        self._waiting = [node for node in self._waiting if node not in change.lost] + list(change.joined)
+        self._used = [node for node in self._used if node not in change.lost]
+        if gone:
+            self._used, self._waiting = self._used + self._waiting, []
+            self._stand(self._system.lost(self._used, gone))
+        elif self._standing.rate <= 0.0 and self._waiting:
+            self._take_in()
+
+    def _take_in(self) -> None:
+        first = not self._used
+        self._used, self._waiting = self._used + self._waiting, []
+        self._stand(self._system.begun(self._used) if first else self._system.joined(self._used))
+
+    def _stand(self, standing: Standing) -> None:
+        self._redone_s += (1.0 - standing.kept) * self._step_s
+        self._step_s *= standing.kept
+        self._progress *= standing.kept
+        self._standing, self._resumes_s = standing, max(self._resumes_s, self._now_s + standing.pause_s)
+
+    def result(self) -> Replayed:
+        """Return what was committed until the last commit: what is unfinished then says nothing of the rate."""
+        stands = self._standing.rate <= 0.0
+        lost = (self._redone_s, self._paused_s, self._stopped_s) if stands else self._at_last_commit
+        return Replayed(
+            system=self._system.name,
+            num_steps=self._num_steps,
+            num_samples=self._num_steps * self._system.samples_per_step,
+            wall_s=(self._now_s if stands else self._last_s) - self._begins_s,
+            good_s=self._good_s,
+            redone_s=lost[0],
+            paused_s=lost[1],
+            stopped_s=lost[2],
+            spans=tuple(self._spans),
+        )
