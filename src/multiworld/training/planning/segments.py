@@ -8,19 +8,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .nodes import Node
 from .profile import Profile
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segments:
-    """Sums over the layers before each: ``x[end] - x[first]`` is that of a stage. Arrays have shape [num_layers + 1].
+    """Sums over the layers before each cut, [num_layers + 1]: ``x[end] - x[first]`` is that of a stage.
 
-    ``input_bytes``, ``transfer_s``: [num_layers + 1], of what crosses the cut before each layer.
-    ``memory_bytes``: of a device; infinite if there is no limit.
+    ``input_bytes``, ``transfer_s``: of what crosses the cut before each layer. Times are those of a node of speed 1.
     """
 
     forward_s: Floats
@@ -30,54 +29,53 @@ class Segments:
     activation_bytes: Floats
     input_bytes: Floats
     transfer_s: Floats
-    memory_bytes: float
-    recompute: bool
 
     @classmethod
-    def of(cls, profile: Profile, node: Node, devices: int = 1, recompute: bool = False) -> Segments:
-        """Return those of stages on so many devices of a node. ``recompute``: backward begins with a forward."""
+    def of(cls, profile: Profile, devices: int = 1) -> Segments:
+        """Return those of stages on so many devices of a node. Raises KeyError if the profile does not have that."""
         layers = profile.on(devices)
-
-        def sums(name: str) -> Floats:
-            return np.concatenate(([0.0], np.cumsum([getattr(each, name) for each in layers])))
-
-        forward_s = sums("forward_s") / node.speed
-        outputs = np.array([each.output_bytes for each in layers], float)
-        transfers = np.array([profile.transfer_s(each) for each in range(profile.num_layers)])
+        names = ("forward_s", "backward_s", "weight_backward_s", "state_bytes", "activation_bytes", "output_bytes")
+        columns = np.array([[getattr(each, name) for name in names] for each in layers], float)
+        sums = np.zeros((len(names), len(layers) + 1))
+        np.cumsum(columns.T, axis=1, out=sums[:, 1:])
+        forward_s, backward_s, weight_s, state_bytes, activation_bytes, _ = sums
+        transfer_s = np.zeros(len(layers) + 1)
+        transfer_s[1:-1] = [profile.transfer_s(each) for each in range(len(layers) - 1)]
         return cls(
             forward_s=forward_s,
-            backward_s=sums("backward_s") / node.speed + (forward_s if recompute else 0.0),
-            weight_s=sums("weight_backward_s") / node.speed,
-            state_bytes=sums("state_bytes"),
-            activation_bytes=sums("activation_bytes"),
-            input_bytes=np.concatenate((outputs[:1], outputs)),
-            transfer_s=np.concatenate(([0.0], transfers[:-1], [0.0])),
-            memory_bytes=float("inf") if node.memory_bytes is None else float(node.memory_bytes),
-            recompute=recompute,
+            backward_s=backward_s,
+            weight_s=weight_s,
+            state_bytes=state_bytes,
+            activation_bytes=activation_bytes,
+            input_bytes=np.concatenate((columns[:1, -1], columns[:, -1])),
+            transfer_s=transfer_s,
         )
 
     @property
     def num_layers(self) -> int:
         return len(self.forward_s) - 1
 
-    def work_s(self) -> Floats:
+    def work_s(self, *, recompute: bool) -> Floats:
         """Return forward and backward of each segment, [num_layers + 1, num_layers + 1], by first and end."""
-        return self.between(self.forward_s + self.backward_s)
+        sums = self.forward_s * (2 if recompute else 1) + self.backward_s
+        between: Floats = sums[None, :] - sums[:, None]
+        return between
 
-    @staticmethod
-    def between(sums: Floats) -> Floats:
-        return sums[None, :] - sums[:, None]
+    def needed_bytes(self, first: Any, end: Any, in_flight: Any, *, recompute: Any) -> Any:
+        """Return the memory of a device for layers ``first`` to ``end - 1`` with so many micro-batches in flight.
 
-    def needed_bytes(self, first: Any, end: Any, in_flight: Any) -> Any:
-        """Return the memory of a device for layers ``first`` to ``end - 1`` and so many micro-batches in flight."""
+        All arguments may be arrays. With ``recompute``, a stage holds the inputs of all that are in flight, and the
+        activations of the one that is computed again.
+        """
         state = self.state_bytes[end] - self.state_bytes[first]
         activations = self.activation_bytes[end] - self.activation_bytes[first]
-        if self.recompute:  # inputs of all that are in flight, and all activations of the one that is computed again
-            return state + activations + self.input_bytes[first] * in_flight
-        return state + activations * in_flight
+        again = activations + self.input_bytes[first] * in_flight
+        return state + np.where(recompute, again, activations * in_flight)
 
-    def fits(self, in_flight: int) -> Bools:
+    def fits(self, in_flight: int, memory_bytes: float, *, recompute: bool) -> Bools:
         """Return which segments fit, [num_layers + 1, num_layers + 1]; an empty one never does."""
         first, end = np.ix_(np.arange(self.num_layers + 1), np.arange(self.num_layers + 1))
-        fits: Bools = (end > first) & (self.needed_bytes(first, end, in_flight) <= self.memory_bytes)
+        fits: Bools = end > first
+        if memory_bytes < np.inf:
+            fits &= self.needed_bytes(first, end, in_flight, recompute=recompute) <= memory_bytes
         return fits

@@ -3,40 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 
 from ..errors import LayerTooLargeError, ModelTooLargeError, TooFewNodesError
 from .coverage import uncovered
+from .curve import curves_s
+from .making import best_templates, layouts
 from .nodes import Node
-from .orders import in_flight
-from .partition import bottlenecks, even_cuts
 from .profile import Profile
-from .segments import Segments
-from .simulation import iteration_s
-from .template import Schedule, Stage, Template
+from .segments import Floats, Segments
+from .template import Schedule, Template
+from .timing import Timing
 
 
 def make_templates(
-    profile: Profile, node: Node, *, num_nodes: int, tolerate: int = 0, num_micro_batches: int | None = None
+    profile: Profile,
+    node: Node,
+    *,
+    num_nodes: int,
+    tolerate: int = 0,
+    num_micro_batches: int | None = None,
+    refine: bool = True,
 ) -> Templates:
     """Return a template for each number of nodes that a pipeline may get out of ``num_nodes``.
 
     ``tolerate``: any so many nodes may be lost while a replica of each layer is left. ``num_micro_batches``: of a step
-    of one pipeline, for which templates are chosen; None: four for each stage. Raises ModelTooLargeError or
-    LayerTooLargeError (with the arithmetic) if these nodes cannot hold the model.
+    of one pipeline, for which templates are chosen; None: four for each device. ``refine``: as for
+    ``best_templates``. Raises ModelTooLargeError or LayerTooLargeError (with the arithmetic) if these nodes cannot hold
+    the model.
     """
     if num_nodes < 1 or tolerate < 0:
         raise ValueError(f"{num_nodes} nodes that tolerate {tolerate} losses: expected at least 1 and at least 0")
     smallest = _smallest(profile, node, num_nodes)
     largest = min(largest_size(smallest, num_nodes, tolerate), profile.num_layers)
-    made = {}
-    for size in range(smallest, largest + 1):
-        template = _make(profile, node, size, num_micro_batches)
-        if template is not None:
-            made[size] = template
+    sizes = range(smallest, largest + 1)
+    counts = [num_micro_batches or 4 * min(each * node.devices, profile.num_layers) for each in sizes]
+    made = best_templates(profile, [node] * largest, sizes, counts, refine=refine)
     return Templates(profile, node, made, tolerate=tolerate, num_nodes=num_nodes)
 
 
@@ -55,7 +58,7 @@ class Templates:
         self.sizes = tuple(sorted(made))
         self.smallest = self.sizes[0]
         self._made = dict(made)
-        self._iteration_s: dict[tuple[int, int], float] = {}
+        self._curves_s: dict[int, Floats] = {}
 
     def __iter__(self) -> Iterator[Template]:
         return (self._made[size] for size in self.sizes)
@@ -70,10 +73,35 @@ class Templates:
 
     def iteration_s(self, size: int, num_micro_batches: int) -> float:
         """Return what a step with so many micro-batches takes, exactly. More of them never take less."""
-        key = (size, num_micro_batches)
-        if key not in self._iteration_s:
-            self._iteration_s[key] = iteration_of(self.profile, self.node, self.template(size), num_micro_batches)
-        return self._iteration_s[key]
+        return float(self.iterations_s(size, num_micro_batches)[num_micro_batches])
+
+    def iterations_s(self, size: int, up_to: int) -> Floats:
+        """Return what steps with 0, 1, ..., ``up_to`` micro-batches take (at least these), ascending."""
+        self.template(size)
+        if len(self._curves_s.get(size, ())) <= up_to:
+            if self.template(size).schedule is Schedule.ONE_F_ONE_B:
+                self._curves_s |= self._all_curves_s(max(64, up_to, 2 * len(self._curves_s.get(size, ()))))
+            else:
+                timing = Timing.of(self.profile, [self.node] * size, self.template(size))
+                times_s = [0.0, *(timing.iteration_s(each) for each in range(1, up_to + 1))]
+                self._curves_s[size] = np.maximum.accumulate(times_s)
+        return self._curves_s[size]
+
+    def _all_curves_s(self, up_to: int) -> dict[int, Floats]:
+        """Return the curves of all templates with 1F1B, from one pass over all of them."""
+        made = [each for each in self if each.schedule is Schedule.ONE_F_ONE_B]
+        shape = (max(each.num_stages for each in made), len(made))
+        forward_s, backward_s, transfers_s = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        ahead = np.arange(shape[0], 0, -1)
+        limits = np.empty(shape, np.int64)
+        for column, template in enumerate(made):
+            timing = Timing.of(self.profile, [self.node] * template.num_nodes, template)
+            forward_s[-template.num_stages :, column] = timing.forward_s
+            backward_s[-template.num_stages :, column] = timing.backward_s
+            transfers_s[-template.num_stages : -1, column] = timing.transfers_s
+            limits[:, column] = np.minimum(ahead, template.max_in_flight[0])
+        times_s = curves_s(forward_s, backward_s, transfers_s, limits, up_to)
+        return {each.num_nodes: times_s[:, column] for column, each in enumerate(made)}
 
     @property
     def uncovered(self) -> tuple[int, ...]:
@@ -81,60 +109,41 @@ class Templates:
         return uncovered(self.sizes, self.smallest, self.tolerate, self.num_nodes)
 
 
-def iteration_of(profile: Profile, node: Node, template: Template, num_micro_batches: int) -> float:
-    """Return what a step of this template takes."""
-    segments = Segments.of(profile, node, recompute=template.recompute)
-    first = np.array([each.first for each in template.stages])
-    end = np.array([each.end for each in template.stages])
-    return iteration_s(
-        (segments.forward_s[end] - segments.forward_s[first]).tolist(),
-        (segments.backward_s[end] - segments.backward_s[first]).tolist(),
-        num_micro_batches,
-        transfers_s=segments.transfer_s[first[1:]].tolist(),
-        max_in_flight=template.max_in_flight,
-        schedule=template.schedule,
-    )
-
-
-def _make(profile: Profile, node: Node, size: int, num_micro_batches: int | None) -> Template | None:
-    """Return the template of so many nodes with as many micro-batches in flight as fit; None if one does not fit."""
-    count = num_micro_batches or 4 * size
-    for recompute in (False, True):
-        segments = Segments.of(profile, node, recompute=recompute)
-        for most in range(size, 0, -1):
-            limits = in_flight(Schedule.ONE_F_ONE_B, size, count, [min(most, size - each) for each in range(size)])
-            fits = [segments.fits(each) for each in reversed(limits)]
-            work_s = segments.work_s()
-            least = bottlenecks(work_s, fits)
-            if np.isfinite(least[size, 0]):
-                cuts = even_cuts(work_s, fits, least, size, least[size, 0])
-                template = Template(
-                    num_nodes=size,
-                    stages=tuple(
-                        Stage(first=first, end=end, node=index) for index, (first, end) in enumerate(pairwise(cuts))
-                    ),
-                    num_micro_batches=count,
-                    iteration_s=0.0,
-                    max_in_flight=limits,
-                    recompute=recompute,
-                )
-                seconds = iteration_of(profile, node, template, count)
-                return replace(template, iteration_s=seconds)
-    return None
-
-
 def _smallest(profile: Profile, node: Node, num_nodes: int) -> int:
     """Return how many nodes hold the model with one micro-batch in flight. Raises if there are fewer."""
-    segments = Segments.of(profile, node)
-    fits = segments.fits(1)
-    for layer, each in enumerate(profile.layers):
-        if not fits[layer, layer + 1]:
-            needed = each.state_bytes + each.activation_bytes
-            raise LayerTooLargeError(profile.model, each.name, needed, node.memory_bytes or 0)
+    memory_bytes = np.inf if node.memory_bytes is None else float(node.memory_bytes)
+    needed = []
+    for devices, per_node in layouts(profile, node.devices):
+        num_stages = _stages_needed(Segments.of(profile, devices), memory_bytes)
+        count = -(-num_stages // per_node) if num_stages else 0
+        if 0 < count * per_node <= profile.num_layers:
+            needed.append(count)
+    if not needed:
+        _refuse_layer(profile, node)
+    smallest = min(needed)
+    if smallest > num_nodes:
+        whole = Segments.of(profile).needed_bytes(0, profile.num_layers, 1, recompute=False)
+        raise ModelTooLargeError(
+            profile.model, int(whole), num_nodes, (node.memory_bytes or 0) * node.devices, smallest
+        )
+    return smallest
+
+
+def _stages_needed(segments: Segments, memory_bytes: float) -> int:
+    """Return the least number of stages; 0 if a layer does not fit."""
+    fits = segments.fits(1, memory_bytes, recompute=False)
     first, count = 0, 0
-    while first < profile.num_layers:
+    while first < segments.num_layers:
+        if not fits[first].any():
+            return 0
         first, count = int(np.flatnonzero(fits[first])[-1]), count + 1
-    if count > num_nodes:
-        needed = int(segments.needed_bytes(0, profile.num_layers, 1))
-        raise ModelTooLargeError(profile.model, needed, num_nodes, (node.memory_bytes or 0) * node.devices, count)
     return count
+
+
+def _refuse_layer(profile: Profile, node: Node) -> None:
+    """Raise LayerTooLargeError for the largest layer, on as many devices as was measured."""
+    devices = max(devices for devices, _ in layouts(profile, node.devices))
+    largest = max(profile.on(devices), key=lambda each: each.state_bytes + each.activation_bytes)
+    raise LayerTooLargeError(
+        profile.model, largest.name, largest.state_bytes + largest.activation_bytes, node.memory_bytes or 0
+    )

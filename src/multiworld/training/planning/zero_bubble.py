@@ -10,56 +10,26 @@ from .operations import Kind, Operation
 def zero_bubble(limits: Sequence[int], num_micro_batches: int) -> tuple[tuple[Operation, ...], ...]:
     """Return the order of each stage. ``limits``: how many micro-batches it holds from forward to weight operation.
 
-    The order is that of a run in which each operation takes one unit of time, and a stage that is free prefers
-    backwards, then forwards, then weights. As such a run ends, no stage ever waits for itself through others.
+    Forwards and backwards have the order of 1F1B. Stage ``k`` puts off ``k`` weight operations, as far as its limit
+    allows, and computes them at the end, while it waits for backwards of the stages behind.
     """
-    stages = [_Stage(index, len(limits) - index, limit, num_micro_batches) for index, limit in enumerate(limits)]
-    now = 0
-    while not all(each.is_done for each in stages):
-        chosen = [
-            each.choose(
-                arrived=num_micro_batches if each.index == 0 else stages[each.index - 1].forwards,
-                returned=each.forwards if each is stages[-1] else stages[each.index + 1].backwards,
-            )
-            for each in stages
-        ]
-        for stage, kind in zip(stages, chosen, strict=True):
-            if kind is not None:
-                stage.compute(kind)
-        now += 1
-        assert any(chosen), f"ZB-H1 with limits {tuple(limits)} stands still after {now} operations"
-    return tuple(tuple(each.order) for each in stages)
+    num_stages = len(limits)
+    return tuple(
+        _order(stage, min(num_stages - stage, limit), limit, num_micro_batches) for stage, limit in enumerate(limits)
+    )
 
 
-class _Stage:
-    """One stage in the run: how many operations of each kind it has computed."""
-
-    def __init__(self, index: int, distance: int, limit: int, num_micro_batches: int) -> None:
-        self.index = index
-        self.order: list[Operation] = []
-        self.forwards = self.backwards = self.weights = 0
-        self._ahead, self._limit, self._num = min(distance, limit), limit, num_micro_batches
-
-    @property
-    def is_done(self) -> bool:
-        return self.weights == self._num
-
-    def choose(self, arrived: int, returned: int) -> Kind | None:
-        """Return what to compute now. ``arrived``, ``returned``: micro-batches whose input, or gradient, is here."""
-        if self.backwards < returned:
-            return Kind.BACKWARD
-        is_ahead = self.forwards - self.backwards >= self._ahead or self.forwards - self.weights >= self._limit
-        if self.forwards < arrived and not is_ahead:
-            return Kind.FORWARD
-        return Kind.WEIGHT if self.weights < self.backwards else None
-
-    def compute(self, kind: Kind) -> None:
-        if kind is Kind.FORWARD:
-            self.order.append(Operation(kind, self.index, self.forwards))
-            self.forwards += 1
-        elif kind is Kind.BACKWARD:
-            self.order.append(Operation(kind, self.index, self.backwards))
-            self.backwards += 1
-        else:
-            self.order.append(Operation(kind, self.index, self.weights))
-            self.weights += 1
+def _order(stage: int, warm_up: int, limit: int, num_micro_batches: int) -> tuple[Operation, ...]:
+    put_off = min(stage, limit - warm_up)
+    order = [Operation(Kind.FORWARD, stage, each) for each in range(warm_up)]
+    num_weights = 0
+    for micro_batch in range(num_micro_batches):
+        order.append(Operation(Kind.BACKWARD, stage, micro_batch))
+        forward = micro_batch + warm_up
+        if forward >= num_micro_batches or micro_batch + 1 - num_weights > put_off:
+            order.append(Operation(Kind.WEIGHT, stage, num_weights))
+            num_weights += 1
+        if forward < num_micro_batches:
+            order.append(Operation(Kind.FORWARD, stage, forward))
+    order += [Operation(Kind.WEIGHT, stage, each) for each in range(num_weights, num_micro_batches)]
+    return tuple(order)

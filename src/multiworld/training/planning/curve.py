@@ -1,0 +1,91 @@
+"""What a step of 1F1B takes for every number of micro-batches, from one pass: exact.
+
+The last rounds of a step are the same for every number of micro-batches, counted from its end. We follow the longest
+path through them backwards, once: what remains after each stage's last operation. Then each round of the pass gives
+the time of one more number of micro-batches: the longest of what was until then and what remains. Once a round only
+shifts all times by the same amount, so do all that follow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .rounds import Rounds
+from .segments import Floats, Ints
+
+NEVER = -np.inf
+
+
+def curves_s(forward_s: Floats, backward_s: Floats, transfers_s: Floats, limits: Ints, up_to: int) -> Floats:
+    """Return the times of steps with 0 to ``up_to`` micro-batches, [up_to + 1, num_pipelines].
+
+    Other arguments are those of ``rounds.iterations_s``.
+    """
+    rounds = Rounds(forward_s, backward_s, transfers_s, limits)
+    width = int(limits.max())
+    remains = _Remains.of(rounds, limits, width)
+    times_s = np.zeros((up_to + 1, forward_s.shape[1]))
+    warm_up = np.zeros((width, *forward_s.shape))  # [round], what ended last
+    for index in range(1 - width, 0):
+        rounds.advance(limits + (index - 1) >= 0, with_backwards=False)
+        warm_up[index + width] = rounds.forward_end
+    for count in range(1, min(width, up_to + 1)):
+        ended = np.take_along_axis(warm_up, np.minimum(width - 1, count - limits + width)[None], axis=0)[0]
+        times_s[count] = remains.longest_s(count, ended, ended)
+    _full(rounds, remains, width, times_s)
+    return times_s
+
+
+def _full(rounds: Rounds, remains: _Remains, width: int, times_s: Floats) -> None:
+    """Fill in the times for ``width`` micro-batches and more. Round -1 was the last."""
+    if width < len(times_s):
+        times_s[width] = remains.longest_s(width, rounds.forward_end, rounds.backward_end)
+    for count in range(width + 1, len(times_s)):
+        forward_end, backward_end = rounds.forward_end, rounds.backward_end
+        rounds.advance(None, with_backwards=True)
+        times_s[count] = remains.longest_s(width, rounds.forward_end, rounds.backward_end)
+        shifts_s = np.concatenate((rounds.forward_end - forward_end, rounds.backward_end - backward_end))
+        period_s = shifts_s.max(0)
+        if count % 4 == 0 and (period_s - shifts_s.min(0) <= 1e-11 * period_s).all():
+            rest = np.arange(1, len(times_s) - count)
+            times_s[count + 1 :] = times_s[count] + rest[:, None] * period_s
+            return
+
+
+@dataclass(frozen=True)
+class _Remains:
+    """What remains of a step ``[count]`` rounds before its end, after the last forward and backward of each stage.
+
+    [width + 1, num_stages, num_pipelines]; minus infinity where nothing waits for that operation.
+    """
+
+    after_forward_s: Floats
+    after_backward_s: Floats
+
+    @classmethod
+    def of(cls, rounds: Rounds, limits: Ints, width: int) -> _Remains:
+        forward_s, hops_s = rounds.forward_s, rounds.hops_s
+        after_forward = np.full((width + 1, *forward_s.shape), NEVER)
+        after_backward = np.full((width + 1, *forward_s.shape), NEVER)
+        after_backward[0, 0] = 0.0
+        gained_s = forward_s.copy()
+        gained_s[1:] += hops_s[:-1]
+        for left in range(1, width + 1):
+            through = np.maximum.accumulate(after_backward[left - 1] + rounds.back_s, axis=0) - rounds.rest_s
+            after = np.maximum(after_forward[left - 1], through)
+            is_active = limits <= left
+            for stage, in_same in reversed(rounds.same_round):
+                via = np.where(in_same & is_active[stage], after[stage] + gained_s[stage], NEVER)
+                after[stage - 1] = np.maximum(after[stage - 1], via)
+            after_backward[left] = after + np.where(is_active, forward_s, 0.0)
+            after_forward[left, :-1] = np.where(is_active[1:] & rounds.falls, (after + gained_s)[1:], NEVER)
+        return cls(after_forward, after_backward)
+
+    def longest_s(self, left: int, forward_end: Floats, backward_end: Floats) -> Floats:
+        """Return when the step ends if these operations ended then and so many rounds are left."""
+        longest: Floats = np.maximum(
+            (forward_end + self.after_forward_s[left]).max(0), (backward_end + self.after_backward_s[left]).max(0)
+        )
+        return longest

@@ -1,0 +1,127 @@
+"""Make the best template of each size on given nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from .candidates import Candidates, Judge
+from .nodes import Node
+from .partition import Partitions
+from .places import Places
+from .profile import Profile
+from .search import Search, all_partitions, is_few, with_slack
+from .segments import Ints, Segments
+from .template import Stage, Template
+
+
+def best_templates(
+    profile: Profile, nodes: Sequence[Node], sizes: Sequence[int], counts: Sequence[int], *, refine: bool = True
+) -> dict[int, Template]:
+    """Return the fastest template that was found for each size; none for sizes that do not fit.
+
+    A template of ``size`` has the last ``size`` of ``nodes``, in order. ``counts``: micro-batches of a step of each
+    size. ``refine``: look on from the best candidates, and not only at them.
+    """
+    best: dict[int, Template] = {}
+    for devices, per_node in layouts(profile, min(each.devices for each in nodes)):
+        fitting = [
+            (size, each) for size, each in zip(sizes, counts, strict=True) if size * per_node <= profile.num_layers
+        ]
+        if fitting:
+            places = Places.of(nodes, devices, per_node)
+            for template in _of_layout(profile, places, dict(fitting), refine=refine):
+                known = best.get(template.num_nodes)
+                if known is None or template.iteration_s < known.iteration_s:
+                    best[template.num_nodes] = template
+    return best
+
+
+def layouts(profile: Profile, devices: int) -> list[tuple[int, int]]:
+    """Return how a node may be used: devices of a stage, as far as the profile has them, and stages on the node."""
+    measured = [1, *sorted(each for each in profile.sharded if 1 < each <= devices)]
+    return [(each, per_node) for each in measured for per_node in range(1, devices // each + 1)]
+
+
+def _of_layout(profile: Profile, places: Places, counts: dict[int, int], *, refine: bool) -> list[Template]:
+    """Return templates of one layout. ``counts``: micro-batches of a step, by number of nodes."""
+    by_stages = np.ones(places.num_stages + 1, np.int64)
+    for size, count in counts.items():
+        by_stages[size * places.per_node] = count
+    judge = Judge(segments=Segments.of(profile, places.devices), places=places, counts=by_stages)
+    search = Search(judge)
+    _search(search, judge, [size * places.per_node for size in counts], min(counts.values()), refine=refine)
+    return [_template(search.found[each], search.times_s[each], judge) for each in sorted(search.found)]
+
+
+def _search(search: Search, judge: Judge, sizes: list[int], least_count: int, *, refine: bool) -> None:
+    num_layers = judge.segments.num_layers
+    ways = _ways(judge, least_count)
+    for size in sizes:
+        if is_few(size, num_layers):
+            candidates = all_partitions(ways, size, judge)
+            if len(candidates.cuts):
+                search.consider(candidates)
+    many = [each for each in sizes if not is_few(each, num_layers)]
+    found = []
+    for way in ways:
+        feasible = [each for each in many if np.isfinite(way.least_s[each, 0])]
+        if feasible:
+            found.append(with_slack(way, feasible, 3 if len(ways) == 1 or way.is_free else 1))
+    if found:
+        search.consider(Candidates.joined(found))
+    if refine:
+        search.improve(ways)
+
+
+def _ways(judge: Judge, least_count: int) -> list[Partitions]:
+    """Return the ways to keep within memory: as many in flight as 1F1B wants, or fewer, with and without recompute."""
+    width, places = judge.places.num_stages, judge.places
+    most = max(width, least_count)
+    free = Partitions.of(judge.segments, places, most, width, recompute=False)
+    if np.isinf(places.memory_bytes).all():
+        return [free]
+    tried = _in_flight_tried(width)
+    others = [(each, recompute) for recompute in (False, True) for each in tried if (each, recompute) != (width, False)]
+    return [free, *(Partitions.of(judge.segments, places, most, each, recompute=again) for each, again in others)]
+
+
+def _in_flight_tried(width: int) -> list[int]:
+    tried, each = [width], 1
+    while each < width:
+        tried.append(each)
+        each = max(each + 1, each * 5 // 4)
+    return tried
+
+
+def _template(best: Candidates, seconds: float, judge: Judge) -> Template:
+    (cuts,) = best.cuts
+    used = [(first, end) for first, end in pairwise(cuts.tolist()) if end > first]
+    count = int(judge.counts[len(used)])
+    return Template(
+        num_nodes=len(used) // judge.places.per_node,
+        stages=tuple(
+            Stage(first=first, end=end, node=index // judge.places.per_node, devices=judge.places.devices)
+            for index, (first, end) in enumerate(used)
+        ),
+        num_micro_batches=count,
+        iteration_s=float(seconds),
+        max_in_flight=tuple(_in_flight(best, judge)[-len(used) :].tolist()),
+        recompute=bool(best.recompute[0]),
+    )
+
+
+def _in_flight(best: Candidates, judge: Judge) -> Ints:
+    """Return how many micro-batches each stage may hold: what the schedule wants, also with more than in this step.
+
+    What does not fit then is limited to what this step has.
+    """
+    limits: Ints = best.limits[:, 0]
+    first, end = best.cuts[0, :-1], best.cuts[0, 1:]
+    needed = judge.segments.needed_bytes(first, end, limits, recompute=bool(best.recompute[0]))
+    if ((end == 0) | (needed <= judge.places.memory_bytes)).all():
+        return limits
+    fewer: Ints = np.minimum(limits, judge.counts[best.num_stages[0]])
+    return fewer
