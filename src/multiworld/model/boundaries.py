@@ -6,6 +6,7 @@ import operator
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -37,26 +38,26 @@ class Layout:
 
     A part computes again what depends on no request, only on weights, constants and sizes: a mask, positions, rotary
     angles. To send it would cost more, and such a tensor has no rows to concatenate. A tensor that is written into,
-    itself or through a view, is sent: computed again, it would lack what was written.
+    itself or through a view, is sent: computed again, it would lack what was written. ``kept``: further operations that
+    are not computed again.
     """
 
-    def __init__(self, graph: fx.Graph) -> None:
+    def __init__(self, graph: fx.Graph, kept: Collection[fx.Node] = ()) -> None:
         self.nodes: list[fx.Node] = list(graph.nodes)
         self.index = {node: index for index, node in enumerate(self.nodes)}
         self.sizes = {node for node in self.nodes if _is_size(node)}
-        self.remade = self._made_again(frozenset())
-        self.remade = self._made_again(self._written())
+        self.remade = self._made_again(frozenset(kept))
+        self.remade = self._made_again(self._written() | frozenset(kept))
 
     def boundaries(self, measured: Mapping[fx.Node, Measured], with_rows: Collection[fx.Node]) -> list[Boundary]:
         """Return where the graph can be cut. Of places with the same tensors only the first is returned, never the end.
 
         ``with_rows``: the operations that return a tensor with the requests' rows in front.
         """
-        last_use = self._last_uses()
         written = self._memory_written(measured)
         found: list[Boundary] = []
         for end in range(1, len(self.nodes) - 1):
-            boundary = self._boundary(end, last_use, measured, with_rows)
+            boundary = self._boundary(end, measured, with_rows)
             if boundary is None or _share_any(boundary.tensors, written[end], measured):
                 continue
             if not (found and found[-1].tensors == boundary.tensors):
@@ -81,37 +82,39 @@ class Layout:
                 left += [] if node in self.sizes else node.all_input_nodes
         return needed
 
-    def _boundary(
-        self,
-        end: int,
-        last_use: Mapping[fx.Node, int],
-        measured: Mapping[fx.Node, Measured],
-        with_rows: Collection[fx.Node],
-    ) -> Boundary | None:
-        live = [node for node in self.nodes[:end] if last_use.get(node, -1) >= end]
+    def crossing(self, end: int) -> tuple[tuple[fx.Node, ...], Mapping[fx.Node, tuple[fx.Node, int]]] | None:
+        """Return the values that cross the place before operation ``end``, and where sizes are read from.
+
+        None if nothing but inputs crosses, or a size that no crossing tensor has.
+        """
+        live = [node for node in self.nodes[:end] if self._last_use.get(node, -1) >= end]
         tensors = tuple(node for node in live if node not in self.remade and node not in self.sizes)
         if not tensors or all(node.op == "placeholder" for node in tensors):
             return None
-        if any(measured[node].shape is None for node in tensors):
-            return None
         sizes = {node: _read_from(node, tensors) for node in live if node in self.sizes}
         readable = {node: place for node, place in sizes.items() if place is not None}
-        if len(readable) < len(sizes):
+        return (tensors, readable) if len(readable) == len(sizes) else None
+
+    def _boundary(
+        self, end: int, measured: Mapping[fx.Node, Measured], with_rows: Collection[fx.Node]
+    ) -> Boundary | None:
+        crossing = self.crossing(end)
+        if crossing is None or any(measured[node].shape is None for node in crossing[0]):
             return None
-        by_rows = all(node in with_rows for node in tensors)
-        return Boundary(end, tensors, readable, by_rows)
+        return Boundary(end, *crossing, by_rows=all(node in with_rows for node in crossing[0]))
 
     def _memory_written(self, measured: Mapping[fx.Node, Measured]) -> list[set[int]]:
         """Return for each operation the memory into which it and the later operations write."""
         written: list[set[int]] = [set()]
         for node in reversed(self.nodes):
-            into = _written_by(node)
+            into = written_by(node)
             if node.op == "call_module":  # it may return a view, or write into its input as an activation does
                 into = [source for source in node.all_input_nodes if measured[source].memory == measured[node].memory]
             written.append(written[-1] | {measured[source].memory for source in into})
         return written[::-1]
 
-    def _last_uses(self) -> dict[fx.Node, int]:
+    @cached_property
+    def _last_use(self) -> dict[fx.Node, int]:
         """Return for each node the last operation that needs it, also through what is computed again there."""
         last: dict[fx.Node, int] = {}
         for node in self.nodes:
@@ -135,13 +138,13 @@ class Layout:
     def _written(self) -> set[fx.Node]:
         """Return the nodes to be computed again whose memory an operation writes into."""
         written: set[fx.Node] = set()
-        left = [node for writer in self.nodes for node in _written_by(writer)]
+        left = [node for writer in self.nodes for node in written_by(writer)]
         while left:
             node = left.pop()
             if node in self.remade and node not in written:
                 written.add(node)
-                left += _maybe_viewed_by(node)
-                left += [user for user in node.users if node in _maybe_viewed_by(user)]
+                left += maybe_viewed_by(node)
+                left += [user for user in node.users if node in maybe_viewed_by(user)]
         return written
 
 
@@ -155,10 +158,10 @@ def _is_pure_call(node: fx.Node) -> bool:
     if node.op not in ("call_function", "call_method") or node.is_impure():
         return False
     name = str(node.target if node.op == "call_method" else getattr(node.target, "__name__", node.target))
-    return not any(word in name for word in RANDOM) and not _written_by(node)
+    return not any(word in name for word in RANDOM) and not written_by(node)
 
 
-def _written_by(node: fx.Node) -> list[fx.Node]:
+def written_by(node: fx.Node) -> list[fx.Node]:
     """Return the tensors that an operation writes into."""
     if isinstance(node.target, torch._ops.OpOverload):
         return _arguments(node, node.target, only_written=True)
@@ -171,7 +174,7 @@ def _written_by(node: fx.Node) -> list[fx.Node]:
     return found
 
 
-def _maybe_viewed_by(node: fx.Node) -> list[fx.Node]:
+def maybe_viewed_by(node: fx.Node) -> list[fx.Node]:
     """Return the tensors that an operation's result may be a view of."""
     if isinstance(node.target, torch._ops.OpOverload):
         return _arguments(node, node.target, only_written=False)
@@ -197,7 +200,7 @@ def _read_from(size: fx.Node, tensors: Iterable[fx.Node]) -> tuple[fx.Node, int]
     """Return a tensor and its dimension that always has this size."""
     wanted = size.meta["val"].node.expr
     for tensor in tensors:
-        for dim, have in enumerate(tensor.meta["val"].shape):
+        for dim, have in enumerate(getattr(tensor.meta["val"], "shape", ())):
             if isinstance(have, torch.SymInt) and operator.eq(have.node.expr, wanted):
                 return tensor, dim
     return None

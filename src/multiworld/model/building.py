@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.fx.node import map_aggregate
 
 from .boundaries import Boundary, Layout
 from .errors import PayloadMismatchError
+from .part_graph import PartGraph, attribute, hold_constants
 from .tracing import guards
 from .tracing.pinning import is_same
 from .tracing.traced import Key, Traced, fixed_sizes
@@ -25,28 +25,13 @@ def build(
     One tensor crosses a cut as it is, several cross as a dict. ``state``: the names in the whole's ``state_dict``; a
     part's ``state_dict`` has no others. ``num_rows``: of the example.
     """
-    for node in layout.nodes:
-        if node.op == "get_attr" and node.target not in state:
-            traced.module.add_submodule(_constant_name(node), _Constant(_attribute(traced.module, str(node.target))))
+    hold_constants(traced.module, state)
     befores: list[Boundary | None] = [None, *cuts]
     afters: list[Boundary | None] = [*cuts, None]
     return [
         _Part(traced, layout, state, num_rows, before, after).build(f"Part{number}")
         for number, (before, after) in enumerate(zip(befores, afters, strict=True))
     ]
-
-
-class _Constant(nn.Module):
-    """Holds a tensor outside the ``state_dict``. Pickling would make a buffer of a plain attribute of a GraphModule."""
-
-    value: torch.Tensor
-
-    def __init__(self, value: torch.Tensor) -> None:
-        super().__init__()
-        self.register_buffer("value", value, persistent=False)
-
-    def forward(self) -> torch.Tensor:
-        return self.value
 
 
 class _Structure(nn.Module):
@@ -124,12 +109,6 @@ class _Pinned(nn.Module):
         return tensor
 
 
-class PartTracer(fx.Tracer):
-    """Traces a part when it is unpickled. What is computed of buffers is traced, so new weights have effect."""
-
-    proxy_buffer_attributes = True
-
-
 class _Part:
     def __init__(
         self,
@@ -142,9 +121,8 @@ class _Part:
     ) -> None:
         self._traced, self._layout, self._state, self._before, self._after = traced, layout, state, before, after
         self._num_rows = num_rows
-        self._graph = fx.Graph(tracer_cls=PartTracer)
-        self._made: dict[fx.Node, fx.Node] = {}
-        self._device: fx.Node | None = None
+        self._copy = PartGraph(state)
+        self._graph, self._made = self._copy.graph, self._copy.made
 
     def build(self, name: str) -> nn.Module:
         self._unpack()
@@ -152,7 +130,7 @@ class _Part:
         end = self._after.end if self._after else len(self._layout.nodes) - 1
         for node in self._layout.nodes[start:end]:
             if node.op != "placeholder" and node not in self._layout.remade and node not in self._layout.sizes:
-                self._make(node)
+                self._copy.make(node)
         self._graph.output(self._pack())
         self._graph.lint()
         return fx.GraphModule(self._traced.module, self._graph, class_name=name).eval()
@@ -192,14 +170,14 @@ class _Part:
         names = [name for name in self._traced.pinned if name in self._state]  # others are never loaded anew
         if names:
             first = next(node for node in self._layout.nodes if node.op == "placeholder")
-            check = _Pinned(names, [_attribute(self._traced.module, name) for name in names])
+            check = _Pinned(names, [attribute(self._traced.module, name) for name in names])
             weights = [self._graph.get_attr(name) for name in names]
             self._made[first] = self._checked([self._made[first], *weights], "weights", check)
 
     def _pack(self) -> Any:
         if self._after is None:
-            return fx.map_arg(self._layout.nodes[-1].args[0], self._make)
-        made = {node.name: self._make(node) for node in self._after.tensors}
+            return fx.map_arg(self._layout.nodes[-1].args[0], self._copy.make)
+        made = {node.name: self._copy.make(node) for node in self._after.tensors}
         return made if len(made) > 1 else next(iter(made.values()))
 
     def _checked(self, values: list[fx.Node], name: str, check: nn.Module) -> fx.Node:
@@ -212,41 +190,3 @@ class _Part:
 
     def _item(self, payload: fx.Node, key: str | int) -> fx.Node:
         return self._graph.call_function(operator.getitem, (payload, key))
-
-    def _make(self, node: fx.Node) -> fx.Node:
-        """Return the node's copy in this part. What is computed again is copied with all that it needs."""
-        if node not in self._made:
-            if node.op == "get_attr" and node.target not in self._state:
-                self._made[node] = self._graph.call_module(_constant_name(node))
-            else:
-                self._made[node] = self._on_any_device(self._graph.node_copy(node, self._make))
-        return self._made[node]
-
-    def _on_any_device(self, node: fx.Node) -> fx.Node:
-        """Let a copied node use the payload's device in place of the device on which the model was traced."""
-        if any(isinstance(value, torch.device) for value in (*node.args, *node.kwargs.values())):
-            with self._graph.inserting_before(node):
-                self._device = self._device or self._graph.call_function(getattr, (self._tensor, "device"))
-            node.args = map_aggregate(node.args, self._without_device)
-            node.kwargs = map_aggregate(node.kwargs, self._without_device)
-        return node
-
-    def _without_device(self, value: Any) -> Any:
-        return self._device if isinstance(value, torch.device) else value
-
-    @property
-    def _tensor(self) -> fx.Node:
-        """One of the part's inputs."""
-        if self._before is not None:
-            return self._made[self._before.tensors[0]]
-        return self._made[next(node for node in self._layout.nodes if node.op == "placeholder")]
-
-
-def _constant_name(node: fx.Node) -> str:
-    return f"constant_{node.name}"
-
-
-def _attribute(module: nn.Module, target: str) -> torch.Tensor:
-    path, _, name = target.rpartition(".")
-    value: torch.Tensor = getattr(module.get_submodule(path), name)
-    return value

@@ -16,7 +16,7 @@ from .building import build
 from .checks import ImpureError, check_kind, check_pure, problem_of
 from .comparing import is_close, leaves, same
 from .copying import private_copy, random_states_kept
-from .measuring import Measured, can_be_sent, measure
+from .measuring import Measured, can_be_sent, inputs_of, measure
 from .partition import LayerCost, partition
 from .rows import find_rows, other_values
 from .signature import Signature
@@ -180,7 +180,7 @@ class _Cuttable:
     def __init__(self, traced: Traced, repeats: int, *, at_least: int, by_rows: bool = False) -> None:
         self.traced = traced
         self.layout = Layout(traced.module.graph)
-        self.measured = measure(traced, repeats)
+        self.measured = measure(traced.module, inputs_of(traced), repeats)
         self.rows = find_rows(traced)
         found = self.layout.boundaries(self.measured, self.rows.nodes)
         self.boundaries = _usable(found, at_least, by_rows=by_rows)

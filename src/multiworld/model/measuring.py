@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -49,19 +50,18 @@ class _Stopwatch(fx.Interpreter):
         return result
 
 
-def measure(traced: Traced, repeats: int) -> dict[fx.Node, Measured]:
+def measure(module: fx.GraphModule, inputs: Sequence[torch.Tensor], repeats: int) -> dict[fx.Node, Measured]:
     """Return the shortest time of ``repeats`` runs for each operation, after one run that is not counted.
 
     The shortest: other load on the machine can only add time. A stall in most of the runs would move a median.
     """
-    inputs = inputs_of(traced)
-    watch = _Stopwatch(traced.module, any(value.is_cuda for value in inputs))
+    watch = _Stopwatch(module, any(value.is_cuda for value in inputs))
     with torch.no_grad():
         for run in range(repeats + 1):
             if run == 1:
                 watch.seconds.clear()
             watch.run(*(value.clone() for value in inputs), enable_io_processing=False)
-    return {node: Measured(min(watch.seconds[node]), *watch.values[node]) for node in traced.module.graph.nodes}
+    return {node: Measured(min(watch.seconds[node]), *watch.values[node]) for node in module.graph.nodes}
 
 
 def can_be_sent(value: object) -> TypeGuard[torch.Tensor]:

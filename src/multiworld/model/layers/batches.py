@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..errors import PayloadMismatchError
+from .structure import Structure, taken_apart
 
 LABELS = "labels"
 
@@ -22,29 +23,12 @@ class Arguments:
 
     tensors: tuple[torch.Tensor, ...]
     names: tuple[str, ...]
-    form: Form
+    structure: Structure
 
-
-@dataclass(frozen=True)
-class Form:
-    """Arguments without their tensors. Two batches with equal forms differ in tensors alone.
-
-    ``others``: the values that are no tensors, each with its place among all values.
-    """
-
-    spec: pytree.TreeSpec
-    others: tuple[tuple[int, object], ...]
-
-    def call(self, module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> Any:
+    def call(self, module: nn.Module, tensors: Sequence[torch.Tensor]) -> Any:
         """Call a module with these tensors in the places of the example's."""
-        left = iter(tensors)
-        others = dict(self.others)
-        leaves = [others[place] if place in others else next(left) for place in range(self.spec.num_leaves)]
-        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        args, kwargs = self.structure.fill(tensors)
         return module(*args, **kwargs)
-
-    def differs(self, other: Form) -> bool:
-        return self.spec != other.spec or repr(self.others) != repr(other.others)
 
 
 def target_of(batch: Any) -> Any:
@@ -56,28 +40,28 @@ def arguments_of(module: nn.Module, batch: Any) -> Arguments:
     """Return the arguments with which a batch calls a module.
 
     A dict: its entries by keyword, those that ``forward`` names and except ``labels``. A tuple or list: all but the
-    last, which is the target. Else the batch itself. Raises PayloadMismatchError for a batch without a tensor.
+    last, which is the target. Else the batch itself. A ``forward`` that takes ``use_cache`` is told to keep no cache:
+    training has no use for one, and each cut would have to carry it.
+
+    Raises PayloadMismatchError for a batch without a tensor.
     """
+    names = _keywords(module)
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, object] = {"use_cache": False} if names is not None and "use_cache" in names else {}
     if isinstance(batch, Mapping):
-        names = _keywords(module)
-        chosen = {str(key): value for key, value in batch.items() if key != LABELS and (names is None or key in names)}
-        values: tuple[tuple[Any, ...], Mapping[str, object]] = ((), dict(sorted(chosen.items())))
+        kwargs.update({str(key): batch[key] for key in batch if key != LABELS and (names is None or key in names)})
     elif isinstance(batch, (tuple, list)):
-        values = (tuple(batch[:-1]) if len(batch) > 1 else tuple(batch), {})
+        args = tuple(batch[:-1]) if len(batch) > 1 else tuple(batch)
     else:
-        values = ((batch,), {})
-    with_paths, spec = pytree.tree_flatten_with_path(values)
-    tensors = [(path, value) for path, value in with_paths if isinstance(value, torch.Tensor)]
-    others = [(place, value) for place, (_, value) in enumerate(with_paths) if not isinstance(value, torch.Tensor)]
+        args = (batch,)
+    value = args, dict(sorted(kwargs.items()))
+    tensors, structure = taken_apart(value)
     if not tensors:
         raise PayloadMismatchError(
             f"{_described(batch)} has no tensor for {type(module).__name__}.forward{inspect.signature(module.forward)}"
         )
-    return Arguments(
-        tuple(value for _, value in tensors),
-        tuple(_name(path) for path, _ in tensors),
-        Form(spec, tuple(others)),
-    )
+    paths = [path for path, leaf in pytree.tree_flatten_with_path(value)[0] if isinstance(leaf, torch.Tensor)]
+    return Arguments(tuple(tensors), tuple(map(_name, paths)), structure)
 
 
 def described(arguments: Arguments) -> str:

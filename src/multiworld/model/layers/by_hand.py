@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..errors import CutError, PayloadMismatchError
-from .batches import Arguments, Form, arguments_of, described
+from .batches import Arguments, arguments_of, described
 from .digest import digest_of
 from .layer import Crossing, LayeredModel, ModelLayer
 from .ownership import check_buffers, held_by
@@ -32,7 +32,7 @@ def layers_by_hand(stages: Sequence[nn.Module], example: Any, *, name: str = "st
         raise TypeError(f"stages: expected one module or more, got {[type(stage).__name__ for stage in stages]}")
     given = arguments_of(stages[0], example)
     modules: list[nn.Module] = [
-        _Stage(stage, place, given.form if place == 0 else None, is_last=place == len(stages) - 1)
+        _Stage(stage, place, given if place == 0 else None, is_last=place == len(stages) - 1)
         for place, stage in enumerate(stages)
     ]
     with left_as_it_was(modules, given.tensors):
@@ -52,11 +52,11 @@ class _Take:
     """Takes the inputs of the first stage from a batch, and refuses one with other entries than the example."""
 
     def __init__(self, first: nn.Module, example: Arguments) -> None:
-        self._first, self._form, self._entries = first, example.form, described(example)
+        self._first, self._structure, self._entries = first, example.structure, described(example)
 
     def __call__(self, batch: Any) -> tuple[torch.Tensor, ...]:
         found = arguments_of(self._first, batch)
-        if self._form.differs(found.form):
+        if self._structure.differs(found.structure):
             raise PayloadMismatchError(
                 f"the stages were given an example with {self._entries}, and got a batch with {described(found)}; a "
                 "batch needs the same entries"
@@ -67,15 +67,15 @@ class _Take:
 class _Stage(nn.Module):
     """A user's stage, called with tensors; returns a tuple of tensors unless it is the last one."""
 
-    def __init__(self, stage: nn.Module, place: int, form: Form | None, *, is_last: bool) -> None:
+    def __init__(self, stage: nn.Module, place: int, example: Arguments | None, *, is_last: bool) -> None:
         super().__init__()
         self.training = stage.training
-        self.stage, self._place, self._form, self._is_last = stage, place, form, is_last
+        self.stage, self._place, self._example, self._is_last = stage, place, example, is_last
 
     def forward(self, *tensors: torch.Tensor) -> Any:
         where = f"stage {self._place} ({type(self.stage).__name__})"
         try:
-            result = self.stage(*tensors) if self._form is None else self._form.call(self.stage, tensors)
+            result = self.stage(*tensors) if self._example is None else self._example.call(self.stage, tensors)
         except TypeError as error:
             shapes = ", ".join(str(list(value.shape)) for value in tensors)
             raise CutError(MODEL, f"it raised TypeError: {error}; it was given tensors of {shapes}", where) from error

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,45 +21,73 @@ from .traced import Example, Traced, output_of, plain_output
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Followed:
+    """``module.graph`` takes tensors in order, and returns a tuple of the tensors of the output.
+
+    ``guards``: conditions on the sizes of the tensors, besides the fixed sizes. ``others``: those that cannot be read.
+    """
+
+    module: fx.GraphModule
+    guards: list[str]
+    others: list[str]
+
+
+def follow(module: nn.Module, call: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> Followed:
+    """Follow ``call``, which calls the module with tensors, with torch.export. Sizes that may vary stay free.
+
+    Raises what torch.export raises. Whether gradients are computed in the graph is as it is outside of it.
+    """
+    plain = copy.copy(module)  # it has the same weights, and another forward
+
+    def forward(*payload: torch.Tensor) -> Any:
+        return call(*payload)
+
+    plain.forward = forward
+    exported = _export(plain, tensors)
+    readable, others = guards.read(getattr(exported, "_guards_code", ()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = exported.module()
+    graph = traced.graph
+    for node in list(graph.nodes):
+        if node.target in ("_guards_fn", torch.ops.aten._assert_tensor_metadata.default):
+            graph.erase_node(node)  # these checks hold for the example's device only, and take time with each request
+    as_modules(traced)
+    output = output_of(graph)
+    output.args = (tuple(pytree.tree_leaves(output.args[0])),)
+    graph.set_codegen(fx.graph.CodeGen())
+    return Followed(fx.GraphModule(traced, graph), readable, others)
+
+
 def trace_by_export(module: nn.Module, example: Example) -> Traced:
     """Trace with torch.export, which runs the code with the example. Sizes that may vary stay free.
 
     Raises what torch.export raises.
     """
     spec: list[pytree.TreeSpec] = []
-    plain = copy.copy(module)  # it has the same weights, and another forward
 
-    def forward(*payload: torch.Tensor) -> Any:
+    def call(*payload: torch.Tensor) -> Any:
         result = plain_output(module(**dict(zip(example.values, payload, strict=True))))
         spec[:] = [pytree.tree_structure(result)]
         return result
 
-    plain.forward = forward
-    exported = _export(plain, example)
-    readable, others = guards.read(getattr(exported, "_guards_code", ()))
-    if others:
+    with torch.no_grad():
+        followed = follow(module, call, list(example.values.values()))
+    if followed.others:
         logger.warning(
             "%s was followed for inputs of which holds: %s. Do not send it others: what it would do then is not known.",
             type(module).__name__,
-            "; ".join(others),
+            "; ".join(followed.others),
         )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        traced = exported.module()
-    graph = traced.graph
-    names = list(example.values)
-    for node in list(graph.nodes):
-        if node.target in ("_guards_fn", torch.ops.aten._assert_tensor_metadata.default):
-            graph.erase_node(node)  # these checks hold for the example's device only, and take time with each request
-    as_modules(traced)
+    graph = followed.module.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    for name, node in zip(names, placeholders, strict=True):
+    for name, node in zip(example.values, placeholders, strict=True):
         node.target = name
     output = output_of(graph)
-    output.args = (pytree.tree_unflatten(list(pytree.tree_leaves(output.args[0])), spec[0]),)
-    graph.set_codegen(fx.graph.CodeGen())
-    followed = fx.GraphModule(traced, graph)
-    return Traced(followed, example, tuple(_without_needless(readable, module, followed, example)))
+    output.args = (pytree.tree_unflatten(list(output.args[0]), spec[0]),)  # type: ignore[arg-type]
+    traced = fx.GraphModule(followed.module, graph)
+    return Traced(traced, example, tuple(_without_needless(followed.guards, module, traced, example)))
 
 
 def _without_needless(readable: list[str], module: nn.Module, followed: fx.GraphModule, example: Example) -> list[str]:
@@ -85,9 +114,9 @@ def _agree(module: nn.Module, followed: fx.GraphModule, values: Mapping[str, tor
         return False
 
 
-def _export(module: nn.Module, example: Example) -> torch.export.ExportedProgram:
-    tensors = tuple(value.clone() for value in example.values.values())  # each request has tensors of its own
-    free = tuple(dict.fromkeys(range(tensor.dim()), torch.export.Dim.AUTO) for tensor in tensors)
-    with warnings.catch_warnings(), torch.no_grad():
+def _export(module: nn.Module, tensors: Sequence[torch.Tensor]) -> torch.export.ExportedProgram:
+    copies = tuple(value.clone() for value in tensors)  # each request has tensors of its own
+    free = tuple(dict.fromkeys(range(tensor.dim()), torch.export.Dim.AUTO) for tensor in copies)
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return torch.export.export(module, tensors, dynamic_shapes={"payload": free}, strict=False)
+        return torch.export.export(module, copies, dynamic_shapes={"payload": free}, strict=False)
