@@ -13,6 +13,7 @@ from . import beside, disturbed, faithful
 from .alarms import alarms
 from .kills import kills
 from .overhead import checkpoints, overhead
+from .planning import predicted, templates
 from .saves import killed_saves
 from .scheduled import schedules, simulated
 
@@ -46,9 +47,23 @@ LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "flip": ("one bit of one of three replicas flipped", lambda o: beside.flip(o.alternations, o.seed)),
     "slow": ("one of four ranks slower", lambda o: beside.slow(o.alternations, o.seed)),
     "alarms": ("slow ranks and false alarms, simulated", lambda o: alarms(o.noisy_steps, o.slow_ranks, o.seed)),
+    "templates": ("templates of pipelines: made in what time, and how good", lambda o: templates(o.seed)),
+    "predicted": ("what a template says of a step, against a simulation of it", lambda o: predicted(o.seed)),
     "diloco": ("bytes in rounds of 50 steps", lambda o: beside.diloco(o.steps)),
 }
-NOT_REPEATED = ("two", "alarms", "samples", "simulated", "schedules", "growth", "killed-save", "disk", "diloco")
+NOT_REPEATED = (
+    "two",
+    "alarms",
+    "samples",
+    "simulated",
+    "schedules",
+    "growth",
+    "killed-save",
+    "disk",
+    "diloco",
+    "templates",
+    "predicted",
+)
 SUITE = Suite(
     name="training",
     lines=LINES,

@@ -60,11 +60,11 @@ def _search(search: Search, judge: Judge, sizes: list[int], least_count: int, *,
     num_layers = judge.segments.num_layers
     ways = _ways(judge, least_count)
     for size in sizes:
-        if is_few(size, num_layers):
+        if is_few(size, num_layers, len(ways)):
             candidates = all_partitions(ways, size, judge)
             if len(candidates.cuts):
                 search.consider(candidates)
-    many = [each for each in sizes if not is_few(each, num_layers)]
+    many = [each for each in sizes if not is_few(each, num_layers, len(ways))]
     found = []
     for way in ways:
         feasible = [each for each in many if np.isfinite(way.least_s[each, 0])]

@@ -70,9 +70,10 @@ def all_partitions(ways: Sequence[Partitions], num_stages: int, judge: Judge) ->
     return every.take(judge.fits(every))
 
 
-def is_few(num_stages: int, num_layers: int) -> bool:
-    """Return whether all partitions can be tried."""
-    return comb(num_layers - 1, num_stages - 1) <= FEW
+def is_few(num_stages: int, num_layers: int, num_ways: int) -> bool:
+    """Return whether all partitions can be tried, in so many ways to keep within memory."""
+    count = comb(num_layers - 1, num_stages - 1)
+    return count <= FEW and count * num_ways <= 10 * FEW
 
 
 def with_slack(partitions: Partitions, sizes: Sequence[int], num_limits: int) -> Candidates:
