@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-__all__ = ["main", "main_of_exec"]
+__all__ = ["main", "main_of_exec", "main_of_oobleck"]
 
 
 def main() -> int:
@@ -23,6 +23,12 @@ def main() -> int:
 def main_of_exec() -> int:
     """``pytorch_exec``: ``multiworld exec`` by its name in the original design of ``torch.distributed``."""
     sys.argv.insert(1, "exec")
+    return main()
+
+
+def main_of_oobleck() -> int:
+    """``oobleck``: ``multiworld oobleck``, which takes Oobleck's commands for a cluster."""
+    sys.argv.insert(1, "oobleck")
     return main()
 
 

@@ -103,7 +103,7 @@ def session(options: argparse.Namespace) -> Iterator[tuple[Session, Conversation
         token = token_of_environment()
         if warning := weakness_of(token):
             print(warning, file=sys.stderr)
-        talk = opened.connect(_resolve(host), port, token)
+        talk = opened.connect(resolve(host), port, token)
         if options.job is not None:
             job = job_of(talk)
             if job != options.job:
@@ -119,7 +119,8 @@ def _endpoint(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _resolve(host: str) -> str:
+def resolve(host: str) -> str:
+    """Return a numeric address. Raises ControlError."""
     if is_address(host):
         return host
     try:

@@ -19,7 +19,7 @@ LOOK_S = 0.5  # also when nothing is told: its coordinator may have been lost
 def main(arguments: Sequence[str] | None = None) -> int:
     """Drain a host: 0, or 1 if the job refuses or cannot be asked."""
     options = command_parser().parse_args(arguments)
-    then = (lambda talk, answer: _wait(talk, answer.agent)) if options.wait else None
+    then = (lambda talk, answer: wait_until_gone(talk, answer.agent)) if options.wait else None
     return carry_out("drain", options, Drain(agent=options.host), then)
 
 
@@ -32,7 +32,7 @@ def command_parser() -> CommandParser:
     return parser
 
 
-def _wait(talk: Conversation, agent: str | None) -> None:
+def wait_until_gone(talk: Conversation, agent: str | None) -> None:
     """Wait until the agent is no part of the job any more, looking whenever something has happened."""
     is_asked = talk.ask(WhoIsHere(), Here).agent == agent
     happened: queue.SimpleQueue[object] = queue.SimpleQueue()

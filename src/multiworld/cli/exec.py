@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = command_parser().parse_args(arguments)
     try:
         program = _program(options.program)
-        variables = _variables(options.variables, os.environ)
+        variables = variables_of(options.variables, os.environ)
         directory = _directory(options.wdir)
         shares = _shares(options)
         here = _those_here(shares, has_own_ssh=options.ssh is not None)
@@ -174,7 +174,7 @@ def _check_here(num_ranks: int | None, program: Sequence[str]) -> None:
         raise ValueError(f"{program[0]} is no command here{hint}")
 
 
-def _variables(given: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+def variables_of(given: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
     variables = {}
     for text in given:
         name, assigned, value = text.partition("=")

@@ -29,6 +29,7 @@ COMMANDS = {
     "drain": "let a host leave a running job without a failure",
     "kill": "end a worker or an agent as a fault would",
     "scale": "say how many hosts of an elastic job are to have ranks",
+    "oobleck": "list the agents of a job, or let one go, by Oobleck's commands",
     "exec": "start ranks of any program, here or on other hosts over ssh, as mpiexec does",
     "serve": "serve a model in stages over HTTP, whose replicas come and go while requests flow",
     "manifest": "print the objects that run a job on Kubernetes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import os
 import sys
@@ -10,8 +11,9 @@ from functools import partial
 
 from ..command_parser import CommandParser
 from ..elastic.job.options import RestartBudget
-from . import train_report, train_status
+from . import train_hosts, train_report, train_status
 from .train_file import EXAMPLE, FILES, load
+from .train_hosts import LaunchLine, host_options, take_host_options
 
 TRAIN = "multiworld train"
 BAD_INPUT = 2
@@ -30,6 +32,7 @@ examples:
   multiworld train --nproc-per-node 4 train.py --epochs 3
   multiworld train --nproc-per-node 4 --log-dir logs train.py
   multiworld train training.yaml
+  multiworld train --hostfile hosts --tag gpt2 train.py --epochs 3
   multiworld train status
   multiworld train report --svg what-happened.svg logs
 
@@ -64,18 +67,20 @@ def main(arguments: Sequence[str]) -> int:
         if not arguments or any(each in ("-h", "--help") for each in _before_file(arguments)):
             parser = command_parser()
             parser.parse_args(["--help"] if arguments else [])
-        line, variables = command_line(arguments)
+        asked, line = launch_line(arguments)
+        if asked.hostfile is not None:
+            return train_hosts.run(asked, line)
     except (ConfigError, ValueError) as error:
         print(f"{TRAIN}: {error}", file=sys.stderr)
         return BAD_INPUT
     # workers are forked from this process, whose interpreter has read that variable already
-    os.environ.update(variables)
-    sys.path[1:1] = [each for each in variables.get("PYTHONPATH", "").split(os.pathsep) if each]
+    os.environ.update(line.variables)
+    sys.path[1:1] = [each for each in line.variables.get("PYTHONPATH", "").split(os.pathsep) if each]
     from ..run import launcher_of  # which needs torch
     from .job_end import told
 
     launch = launcher_of(TRAIN, may_run_apart=False, is_announced=True, default_budget=BUDGET)
-    return told(TRAIN, partial(launch, in_place=True), line)
+    return told(TRAIN, partial(launch, in_place=True), [*line.options, *line.program])
 
 
 def command_line(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -83,16 +88,25 @@ def command_line(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
     Raises ConfigError for a file that makes no sense, ValueError for options that do not.
     """
-    ours = _before_file(arguments)
+    _, line = launch_line(arguments)
+    return [*line.options, *line.program], dict(line.variables)
+
+
+def launch_line(arguments: Sequence[str]) -> tuple[argparse.Namespace, LaunchLine]:
+    """Return what is said of hosts, and what their launchers are to do. Raises as ``command_line``."""
+    before = _before_file(arguments)
+    asked, ours = take_host_options(before)
     if len(ours) == 1 and not os.path.exists(ours[0]) and (close := difflib.get_close_matches(ours[0], VERBS, n=1)):
         raise ValueError(f"no such script: {ours[0]}, did you mean '{TRAIN} {close[0]}'?")
     defaults = [option for variable, option in DEFAULTS.items() if variable not in os.environ]
+    of_program = list(arguments)[len(before) :]
+    at = max(0, len(ours) - 1 - (ours[-2:-1] == ["--"]))
     if not ours or not ours[-1].endswith(FILES) or ours[-1].startswith("-"):
-        return [*defaults, *arguments], {}
-    of_program = list(arguments)[len(ours) :]
+        return asked, LaunchLine(options=(*defaults, *ours[:at]), program=(*ours[at:], *of_program))
     read = load(ours[-1])
-    line = [*defaults, *read.options, *ours[:-1], *read.program, *read.arguments, *of_program]
-    return line, dict(read.environment)
+    options = (*defaults, *read.options, *ours[:at])
+    program = (*read.program, *read.arguments, *of_program)
+    return asked, LaunchLine(options=options, program=program, variables=dict(read.environment))
 
 
 def _before_file(arguments: Sequence[str]) -> list[str]:
@@ -102,7 +116,8 @@ def _before_file(arguments: Sequence[str]) -> list[str]:
 
     parser = run_parser(TRAIN)
     preferred: frozenset[str] = getattr(parser, "preferred", frozenset())
-    ours, _ = split_at_script(list(arguments), parser._option_string_actions, preferred)
+    options = {**parser._option_string_actions, **host_options()._option_string_actions}
+    ours, _ = split_at_script(list(arguments), options, preferred)
     return ours
 
 
@@ -112,7 +127,9 @@ def command_parser() -> CommandParser:
         prog=TRAIN,
         description=DESCRIPTION,
         epilog=EPILOG,
-        usage=f"{TRAIN} [OPTIONS OF multiworld run] FILE [ARGUMENTS OF FILE]\n       {TRAIN} {{status,report}} ...",
+        usage=f"{TRAIN} [OPTIONS OF multiworld run] FILE [ARGUMENTS OF FILE]\n"
+        f"       {TRAIN} --hostfile HOSTS [OPTIONS] FILE [ARGUMENTS OF FILE]\n       {TRAIN} {{status,report}} ...",
+        parents=[host_options()],
     )
     parser.add_argument("--nproc-per-node", metavar="N", help="replicas on this host (default: 1)")
     parser.add_argument("--nnodes", metavar="N | MIN:MAX | ...+SPARE", help="hosts (default: 1)")

@@ -75,6 +75,12 @@ def check_visible_devices(num_workers: int, inherited: Mapping[str, str]) -> Non
         )
 
 
+def device_indices(inherited: Mapping[str, str], num_devices: int, num_workers: int) -> tuple[str, ...]:
+    """Return what numbers a host's workers know their devices by: one for each worker where there is no device."""
+    listed = [device for device in _visible_devices(inherited) or () if device]
+    return tuple(listed or map(str, range(num_devices or num_workers)))
+
+
 def _device_variables(options: JobOptions, local_rank: int, inherited: Mapping[str, str]) -> dict[str, str]:
     if not options.virtual_local_rank:
         return {"LOCAL_RANK": str(local_rank)}

@@ -295,7 +295,7 @@ class Starter:
         self._agent_address, self._inherited = agent_address, inherited
         self._cwd = os.getcwd()
         self._kills = MemoryKills()
-        self._hostname = socket.gethostname()
+        self._hostname = options.host_name or socket.gethostname()
         self._processes: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
         self._say_scarce = RateLimitedLog(logger.warning)
         self._guard = OrphanGuard(loop)

@@ -64,6 +64,7 @@ def status_of(
                 pid=agent.pid,
                 role=agent.role,
                 devices=agent.devices,
+                device_indices=agent.device_indices,
                 state=_state(agent.id, node_ranks, draining),
                 coordinates=agent.id == coordinator,
                 node_rank=node_ranks.get(agent.id),

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...wire.endpoints.bracketed import bracketed
-
-FAR_END = "multiworld.elastic.remote_agent"
+from .far_order import FAR_END, FarOrder
 
 COUNTS = re.compile(r"\b(slots|max[-_]slots)\s*=\s*(\S+)")
 
@@ -63,16 +62,6 @@ def allot(hosts: str, num_ranks: int | None = None) -> tuple[HostShare, ...]:
             more -= 1
         shares.append(HostShare(name=name, num_ranks=number))
     return tuple(shares)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FarOrder:
-    """What the far end is told over its standard input."""
-
-    host: str
-    directory: str
-    variables: Mapping[str, str] = field(repr=False)  # the token is among them
-    arguments: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,10 +18,10 @@ from ...process.spawn.forking import WAITED_FOR
 from ...process.spawn.missing_command import start_error
 from ...wire.messages import to_json
 from ...world.processes.procfs import child_pids
+from .far_order import END_S
 from .shares import RemoteJob
 
 AGREE_S = 2.0  # a job that has failed ends on all hosts within this time, by itself
-END_S = 45.0  # longer than workers have to end in after SIGTERM
 STATUS_HINTS = {
     255: "was it reached, and can you log in there without a password?",
     127: "is that Python there? --python names another",

@@ -31,6 +31,8 @@ class AgentInfo:
     node_rank: int | None = None
     devices: str = ""
     """What its workers compute on, for people."""
+    device_indices: tuple[str, ...] = ()
+    """The numbers, or names, of the devices that its workers may use."""
     host_id: str = ""
     """That of the processes there (``host_identity``); empty if it is not told."""
 

@@ -89,6 +89,8 @@ class JobOptions:
     node_rank: int | None = None
     """Only with the static rendezvous."""
     local_addr: str | None = None
+    host_name: str | None = None
+    """What people call this host; None: by its own name."""
     restart: RestartPolicy = RestartPolicy.AUTO
     budget: RestartBudget | None = None
     """None: not given, so none for plain programs and three in ten minutes for those that use multiworld."""

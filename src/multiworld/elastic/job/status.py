@@ -56,6 +56,7 @@ class AgentStatus:
     num_workers: int
     worlds: tuple[str, ...]
     restarts: int
+    device_indices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

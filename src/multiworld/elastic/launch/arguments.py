@@ -65,6 +65,7 @@ def options_from(
         num_workers=num_workers,
         **_rendezvous(namespace, max_nodes, spare_nodes),
         local_addr=namespace.local_addr,
+        host_name=namespace.host_name or None,
         restart=namespace.restart,
         budget=namespace.max_restarts,
         monitor_interval_s=namespace.monitor_interval,

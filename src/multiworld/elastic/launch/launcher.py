@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import secrets
-import shlex
 import signal
 import socket
 import sys
@@ -41,10 +40,12 @@ from ...world.liveness import LivenessPolicy
 from ...world.processes.procfs import child_pids
 from ...world.processes.vitals import host_identity
 from ..agent.agent import Agent
+from ..agent.environment import device_indices
 from ..agent.local_worker import start_fork_server
 from ..control.client import read_lines
 from ..control.messages import PURPOSE as CONTROL
 from ..control.server import ControlServer
+from ..hosts.announcement import announcement
 from ..job.actions import Outcome
 from ..job.agreement import plan_of, what_must_agree
 from ..job.failure import in_causal_order
@@ -133,6 +134,7 @@ class _Run:
         self._num_signals = 0
         self._page: PageSource | None = None
         self._agent: Agent | None = None
+        self._address = Address(host, 0)  # the port once it listens
         self._open = ExitStack()  # what has to be closed, on the progress thread
         plan, agreed = plan_of(options), what_must_agree(options)  # first: they may refuse the options
         with ExitStack() as undo:
@@ -202,7 +204,7 @@ class _Run:
             links = AgentLinks(self._loop, self._leadership, policy, token, self._options.run_id, agent_id)
             self._open.callback(links.close)
             links.routes[CONTROL] = lambda pending: control.admit(pending)
-            port = links.listen(host, 0)
+            self._address = Address(host, links.listen(host, 0))
             agent = self._agent = Agent(
                 self._loop,
                 self._options,
@@ -216,18 +218,19 @@ class _Run:
                 door=lambda: links.door,
             )
             self._open.callback(agent.close)
-            self._rendezvous.attach(self._loop, Address(host, port))
+            self._rendezvous.attach(self._loop, self._address)
             self._open.callback(self._rendezvous.close)
             info = AgentInfo(
                 id=agent_id,
                 host=host,
-                port=port,
-                hostname=socket.gethostname(),
+                port=self._address.port,
+                hostname=self._options.host_name or socket.gethostname(),
                 pid=os.getpid(),
                 num_workers=self._options.num_workers,
                 role=self._options.role,
                 node_rank=self._options.node_rank,
                 devices=_devices(),
+                device_indices=device_indices(os.environ, len(gpu_models()), self._options.num_workers),
                 host_id=host_identity().hex(),
             )
             control = ControlServer(
@@ -262,9 +265,7 @@ class _Run:
         assert self._page is not None
         self._page.leads(coordinator)
         if coordinator is not None and coordinator.term == 1 and self._options.is_announced:
-            job = self._options.run_id
-            page = "" if self._page.url is None else f", page {self._page.url}"
-            logger.warning("job %s%s; 'multiworld status --job %s' shows how it is", job, page, shlex.quote(job))
+            logger.warning("%s", announcement(self._options.run_id, *self._address, self._page.url))
 
     def _overran(self, timer: OverrunTimer) -> None:
         agent = self._agent

@@ -187,6 +187,12 @@ def _add_restarts(group: argparse._ArgumentGroup) -> None:
         default=RestartPolicy.AUTO,
         metavar="{worker,world,all,auto}",
     )
+    _add(
+        group,
+        "host-name",
+        "What this host is called by 'multiworld status', agents and events, and in errors (default: its own name).",
+        metavar="NAME",
+    )
     about = "Workers kept ready on this host, to replace one at once."
     _add(group, "spares", about, type=int, default=0, metavar="N")
 

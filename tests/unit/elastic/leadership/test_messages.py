@@ -150,7 +150,7 @@ ROSTER = {
     "draining": [],
     "signum": None,
     "given_up": "",
-    "known": [{**AGENT, "node_rank": None, "devices": "", "host_id": ""}],
+    "known": [{**AGENT, "node_rank": None, "devices": "", "device_indices": [], "host_id": ""}],
     "finished": [],
     "uses_multiworld": False,
     "num_events": 3,
