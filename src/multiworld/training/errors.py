@@ -181,6 +181,20 @@ class TraceError(TrainingError):
         return f"{self.source}: {f'{self.place}: ' if self.place else ''}{self.problem}"
 
 
+class LayersLostError(TrainingError):
+    """All members that held some layer were lost at once. Field: ``step``, of which the others have theirs."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(step)
+        self.step = step
+
+    def __str__(self) -> str:
+        return (
+            f"before step {self.step} all members were lost that held some layer of the model, and no checkpoint was "
+            "taken. Train with more nodes, or with a larger tolerate=, so that more members hold each layer"
+        )
+
+
 class SampleError(TrainingError):
     """The dataset or the collate function raised on samples of one micro-batch.
 

@@ -51,6 +51,9 @@ from .loop_exit import is_left_by_error
 from .making import make_trainer
 from .options import TrainingOptions
 from .parts import TrainedParts
+from .pipeline.assignment import Assignment, Role
+from .pipeline.parts import PipelinedParts
+from .pipeline.pipe import Pipe
 from .publishing import Listener, Publisher
 from .recovery.agreement import Rules
 from .recovery.membership import Membership, MembershipOptions, OverError, new_member
@@ -68,6 +71,8 @@ from .view.view import View
 if TYPE_CHECKING:
     from .checkpoint.keeper import CheckpointKeeper
     from .copies.keeper import CopyKeeper
+    from .pipeline.model import Loss
+    from .pipeline.opening import Opened
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +104,7 @@ def join(
     health: Health | None = None,
     leave_on: Sequence[signal.Signals] | None = None,
     notices: Sequence[Notice] = (),
+    tolerate: int = 0,
 ) -> Job:
     """Join a training, and return this process's part of it. Under the launcher the name is enough.
 
@@ -121,6 +127,7 @@ def join(
     ``health``: what else is watched. ``leave_on``: signals that mean ``job.leave()``; by default SIGTERM and
     SIGINT under the launcher, if the program does not handle them. ``notices``: functions that return the seconds
     which are left for this process, or None; they are asked now and then on a thread, and mean ``job.leave()``, too.
+    ``tolerate``: of ``Job.pipeline``: each layer is held by one process more, so that any so many may be lost at once.
     """
     settings = settings_of()
     min_replicas = settings.min_replicas if min_replicas is None else min_replicas
@@ -149,6 +156,7 @@ def join(
         on_bad_step=on_bad_step,
         replay=replay,
         health=Health() if health is None else health,
+        tolerate=tolerate,
     )
     request = check_request(name, rank, world_size, store, backend, join_timeout_s, None, False)
     find_channel(request.backend, request.device)  # here: the first world is formed in the first step
@@ -178,7 +186,8 @@ class Job:
     ) -> None:
         self.options, self.rank, self.world_size = options, rank, world_size
         self.state = TrainingState()
-        self._parts = TrainedParts()
+        self._parts: TrainedParts | PipelinedParts = TrainedParts()
+        self._opened: Opened | None = None
         self._sync: LocalSGD | DiLoCo | None = None
         self._hooks: list[Any] = []
         self._loaders: list[MapLoader | StreamLoader] = []
@@ -283,6 +292,8 @@ class Job:
         ValueError if the options of ``join`` or another module's ``sync`` do not allow it.
         """
         self._check_not_begun("replicate")
+        if isinstance(self._parts, PipelinedParts):
+            raise ValueError("job.replicate() was called after job.pipeline(): a job has replicas or pipelines")
         number = len(self._parts.modules)
         if number and sync != self._sync:
             raise ValueError(f"sync={sync!r}, but another module has sync={self._sync!r}: give all of them the same")
@@ -292,14 +303,55 @@ class Job:
         self.state.add(f"model.{number}", module)
         return module
 
+    def pipeline(
+        self,
+        model: nn.Module | None = None,
+        *,
+        stages: Sequence[nn.Module] | None = None,
+        example: Any,
+        loss: Loss,
+        memory_bytes: int | None = None,
+    ) -> Pipe:
+        """Train this model in several pipelines: it is cut into layers, and each process trains some of them.
+
+        Every rank builds the same model. ``example``: a micro-batch as the loader gives it. ``loss``: called with the
+        model's output and the target: the last of a batch that is a tuple, or the batch itself; returns the mean over
+        the samples. ``stages``: modules, one after the other, in place of a model that is cut. ``memory_bytes``: of
+        each process, which decides how few of them can hold the model; None: a device's own, or no limit.
+
+        Raises CutError for a model that cannot be cut, with the place; PlanError if there are too few processes.
+        """
+        self._check_not_begun("pipeline")
+        if isinstance(self._parts, PipelinedParts) or self._parts.modules:
+            raise ValueError("a job trains one model in pipelines, and no replicas beside it")
+        from .pipeline.opening import open_pipeline  # with planning, which needs NumPy
+
+        opened = self._opened = open_pipeline(
+            model, stages, example, loss, self.options, num_nodes=self.world_size, memory_bytes=memory_bytes
+        )
+        self._parts = opened.parts
+        return Pipe(opened.parts, opened.templates, self._hook_optimizer, self._present_role)
+
+    def _present_role(self) -> tuple[Assignment, Role] | None:
+        generation = self._membership.generation
+        if generation is None or generation.assignment is None:
+            return None
+        return generation.assignment, generation.assignment.role_of(self._membership.member.id)
+
     def optimizer(self, optimizer: AnyOptimizer) -> AnyOptimizer:
         """Have the optimizer run only when a step counts. Returns it. There may be several."""
         self._check_not_begun("optimizer")
+        if isinstance(self._parts, PipelinedParts):
+            raise ValueError("job.optimizer() was called after job.pipeline(): call pipe.optimizer(factory)")
         self._parts.add_optimizer(optimizer)
-        self._hooks.append(optimizer.register_step_pre_hook(self._before_optimizer))
-        self._hooks.append(optimizer.register_step_post_hook(self._after_optimizer))
+        self._hook_optimizer(optimizer)
         self.state.add(f"optimizer.{len(self._parts.optimizers) - 1}", optimizer)
         return optimizer
+
+    def _hook_optimizer(self, optimizer: Optimizer) -> None:
+        self._check_not_begun("optimizer")
+        self._hooks.append(optimizer.register_step_pre_hook(self._before_optimizer))
+        self._hooks.append(optimizer.register_step_post_hook(self._after_optimizer))
 
     def track(self, **parts: Stateful) -> None:
         """Keep the state of schedulers, EMAs, scalers and metrics: objects with ``state_dict`` and ``load_state_dict``.
@@ -323,7 +375,7 @@ class Job:
         self._check_not_begun("loader")
         loader = open_loader(dataset, global_batch=global_batch, **options)
         replicas = self.world_size // self.options.replica_size
-        if loader.num_micro_batches < replicas:
+        if loader.num_micro_batches < replicas and not isinstance(self._parts, PipelinedParts):
             loader.close()
             raise ValueError(
                 f"global_batch={global_batch} has {loader.num_micro_batches} micro-batches of {loader.micro_batch}, "
@@ -382,14 +434,21 @@ class Job:
         parts = self._parts
         parts.begin()
         recoveries = RecoveryEvents(self._publisher, self._team, lease_s=self.options.lease_s)
-        trainer, gradients = make_trainer(
-            self._team, self.state, parts, loader, self, recoveries, self.options, self._sync, self.world_size
-        )
+        if isinstance(parts, PipelinedParts):
+            assert self._opened is not None
+            trainer = self._opened.make_trainer(self._team, self.state, loader, self, recoveries, self.options)
+            watched: list[nn.Parameter] = []
+        else:
+            trainer, gradients = make_trainer(
+                self._team, self.state, parts, loader, self, recoveries, self.options, self._sync, self.world_size
+            )
+            watched = gradients.parameters
         services = trainer.services
         services.is_leaving = self._is_leaving
         services.may_skip_optimizer = any(isinstance(part, torch.amp.GradScaler) for part in self.state.parts.values())
-        services.timer = step_timer(gradients.parameters[0].device)
-        self._backward_start = BackwardStart(gradients.parameters, services.timer)
+        services.timer = step_timer(watched[0].device if watched else torch.device("cpu"))
+        if watched:
+            self._backward_start = BackwardStart(watched, services.timer)
         services.health = self._new_health(has_scaler=services.may_skip_optimizer)
         if self._keeper is not None:
             services.saved_step, services.restart = self._keeper.saved_step, self._keeper.restart
@@ -416,7 +475,9 @@ class Job:
 
     def _new_health(self, *, has_scaler: bool) -> HealthMonitor:
         health = self.options.health
-        if self._sync is not None:  # replicas differ between two meetings; only their times are compared
+        if self._sync is not None or isinstance(
+            self._parts, PipelinedParts
+        ):  # replicas differ between two meetings; only their times are compared
             health = replace(health, compare_every=0)
         return HealthMonitor(
             health,

@@ -32,6 +32,7 @@ class TrainingOptions:
     on_bad_step: OnBadStep | None = None
     replay: Replay | None = None
     health: Health = field(default_factory=Health)
+    tolerate: int = 0
 
     def __post_init__(self) -> None:
         if self.on_bad_step is not None and self.on_bad_step not in ON_BAD_STEP:
@@ -43,6 +44,8 @@ class TrainingOptions:
             raise ValueError(f"name={self.name!r}: expected 1 to 100 characters without '/'")
         if not isinstance(self.min_replicas, int) or self.min_replicas < 1:
             raise ValueError(f"min_replicas={self.min_replicas!r}: expected a whole number from 1")
+        if not isinstance(self.tolerate, int) or self.tolerate < 0:
+            raise ValueError(f"tolerate={self.tolerate!r}: expected a whole number from 0")
         if self.batch not in BATCHES:
             raise ValueError(f"batch={self.batch!r}: expected one of {', '.join(map(repr, BATCHES))}")
         if self.exact and self.batch != "constant":

@@ -24,8 +24,11 @@ class Reduction(Protocol):
     def end_micro_batch(self, micro_batch: int) -> None:
         """It is finished: the sums hold it."""
 
-    def use(self, world: World, shares: Sequence[Collection[int]]) -> None:
-        """Reduce in this world, whose rank i has the micro-batches ``shares[i]``. What was launched before is void."""
+    def use(self, world: World | None, shares: Sequence[Collection[int]]) -> None:
+        """Reduce in this world, whose rank i has the micro-batches ``shares[i]``. What was launched before is void.
+
+        None: there is no other member.
+        """
 
     def launch(self, bucket: int) -> None:
         """Begin to reduce a bucket, perhaps once more because its sums have changed."""
@@ -61,7 +64,7 @@ class SumReduction(_Launching):
     def end_micro_batch(self, micro_batch: int) -> None:
         pass
 
-    def use(self, world: World, shares: Sequence[Collection[int]]) -> None:
+    def use(self, world: World | None, shares: Sequence[Collection[int]]) -> None:
         self._world, self._under_way = world, []
         self._launched.clear()
 
@@ -69,6 +72,8 @@ class SumReduction(_Launching):
         flat = self.buckets[bucket]
         flat.reduced.copy_(flat.sums)
         self._launched.add(bucket)
+        if self._world is None:
+            return
         self._under_way.append((bucket, self.world.start_all_reduce(flat.reduced, ReduceOp.SUM, None)))
 
     def wait(self) -> None:
@@ -112,13 +117,17 @@ class TreeReduction(_Launching):
             partial[(0, micro_batch)] = value.copy_(flat.sums)
             self._summations[number].add(micro_batch, _adder(partial, free), _renamer(partial))
 
-    def use(self, world: World, shares: Sequence[Collection[int]]) -> None:
+    def use(self, world: World | None, shares: Sequence[Collection[int]]) -> None:
         self._world, self._under_way, self._received = world, [], []
+        self._launched.clear()
         self._nodes = [nodes_of(share, self._num_leaves) for share in shares]
         if sum(map(len, shares)) != self._num_leaves:  # given up by the job's choice: no tree of all of them
             raise ValueError("exact=True needs a constant global batch")
 
     def launch(self, bucket: int) -> None:
+        if self._world is None:
+            return
+        self._launched.add(bucket)
         world, flat = self.world, self.buckets[bucket]
         shard = _shard_size(flat, world.world_size)
         mine = self._partial[bucket]
@@ -132,8 +141,14 @@ class TreeReduction(_Launching):
         self._under_way.append((bucket, world.start_all_to_all(receives, sends, None)))
 
     def wait(self) -> None:
+        if self._world is None:
+            for flat, partial in zip(self.buckets, self._partial, strict=True):
+                flat.reduced.copy_(sum_up(partial, self._num_leaves, torch.add))
+            return
         for bucket in range(len(self.buckets)):
-            self.launch(bucket)
+            if bucket not in self._launched:
+                self.launch(bucket)
+        self._launched.clear()
         gathering = []
         for number, operation in self._under_way:
             self._wait(operation)

@@ -8,7 +8,8 @@ store lets one proposal win. The rules:
 - A member that others have lost is out. If two have lost each other, the one that is ahead stays: with the state before
   without, the later step before the earlier one; of equals, the one that stands first.
 - A replica of several processes is in as a whole, or out.
-- All begin again only if nobody with the state is left, nor may go on elsewhere.
+- All begin again only if nobody with the state is left, nor may go on elsewhere. Where members hold layers of the
+  model, they do so as well if a layer is left with nobody.
 - A loss that is not proven, a host that cannot be reached, may mean that the others go on elsewhere. Then the launcher
   must have confirmed that this side goes on, or this side has more than half of the members (of exactly half: those
   with the first member).
@@ -89,10 +90,19 @@ def agree(situation: Situation, rules: Rules) -> Wait | Generation:
         return _first(situation, rules, current.number + 1)
     newcomers = whole_replicas(_newcomers(situation, current), rules.replica_size)
     members = [*survivors, *newcomers]
+    following = _next(situation, current.number + 1, members)
+    if not _is_whole(situation, following):
+        return _first(situation, rules, current.number + 1)
     is_over = any(situation.said[each.id].is_over for each in able)  # there is nothing to wait for others for
     if len(members) < rules.min_members and not is_over:
         return _too_few("too few members are left", len(members), rules.min_members)
-    return _next(situation, current.number + 1, members)
+    return following
+
+
+def _is_whole(situation: Situation, generation: Generation) -> bool:
+    """Whether every layer is held by a member that goes on with its state."""
+    num_layers = max(each.num_layers for each in situation.said.values())
+    return len({layer for held in generation.layers.values() for layer in held}) == num_layers
 
 
 def _next(situation: Situation, number: int, members: list[Member]) -> Generation:
@@ -121,6 +131,7 @@ def _next(situation: Situation, number: int, members: list[Member]) -> Generatio
         looked_at=ahead[0].looked_at,
         facts=facts,
         digest=digest,
+        layers={each.id: said[each.id].layers for each in members if each.id not in stateless and said[each.id].layers},
     )
 
 
@@ -149,6 +160,7 @@ def _first(situation: Situation, rules: Rules, number: int) -> Wait | Generation
         is_restart=True,
         memory=memory,
         digest=said[source.id].digest,
+        layers=dict.fromkeys(sources, tuple(range(num_layers))) if (num_layers := said[source.id].num_layers) else {},
     )
 
 

@@ -87,6 +87,9 @@ class Membership:
         """After so many steps the training is over; None: it has no end."""
         self.newcomers: tuple[str, ...] = ()
         """Those who wait to be admitted, as of the last look."""
+        self.rules = options.rules
+        self.complete: Callable[[Generation, Generation | None], Generation] = _as_agreed
+        """Adds what follows from who goes on, before this member proposes it; given the generation before, too."""
 
     # ---- the store
 
@@ -227,7 +230,7 @@ class Membership:
             if current is None:
                 self._check_all_alike(store, situation, mine)
             situation = self._without_strangers(situation, mine)
-            outcome = agree(situation, self._options.rules)
+            outcome = agree(situation, self.rules)
             if isinstance(outcome, Wait):
                 if now - began > self._options.join_timeout_s and outcome.missing:
                     raise TooFewReplicasError(outcome.needed - outcome.missing, outcome.needed, now - began)
@@ -237,7 +240,9 @@ class Membership:
             else:
                 place = outcome.place_of(self.member.id)
                 if place >= 0 and now - here_since >= place * TAKE_OVER_S:
-                    wait_blocking(store.compare_set(self.prefix + "generation", record, encode(outcome)))
+                    wait_blocking(
+                        store.compare_set(self.prefix + "generation", record, encode(self.complete(outcome, current)))
+                    )
                     continue
             time.sleep(pause)  # the store tells of no change to what is not known beforehand
             pause = min(MAX_LOOK_S, pause * 1.2)
@@ -443,6 +448,10 @@ def _check_alike(mine: str, theirs: str, rank: int, others: str) -> None:
             f"rank {rank} and {others} differ in: {', '.join(sorted(parts))}. All ranks must build the same model, "
             "optimizers and loader, with the same options"
         )
+
+
+def _as_agreed(generation: Generation, before: Generation | None) -> Generation:
+    return generation
 
 
 def new_member(rank: int, host: str) -> Member:

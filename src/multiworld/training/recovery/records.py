@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ...wire.messages import message, sparse
 from ..copies.plan import MemoryPlan, Snapshot
 from ..engine.facts import Facts
+from ..pipeline.assignment import Assignment
 
 
 @message("present")
@@ -64,7 +65,8 @@ class Announcement:
     gradients of ``step`` are there, but not all facts. ``digest``: of the settings that must be equal.
     ``saved_step``: that of the newest checkpoint which it can read, -1 without one. ``snapshots``: those in memory
     that it can read. ``looked_at``: the buffers that ``step`` looks at, None: all. ``is_over``: no step is left to
-    do. ``raised``: the program ended with this error there (type and message), ``traceback`` with it.
+    do. ``raised``: the program ended with this error there (type and message), ``traceback`` with it. ``layers``: of
+    a model that is trained in pipelines, those whose state is here; ``num_layers``: how many it has, 0 for replicas.
     """
 
     member: Member
@@ -81,6 +83,8 @@ class Announcement:
     is_over: bool = False
     raised: str = ""
     traceback: str = ""
+    layers: tuple[int, ...] = ()
+    num_layers: int = 0
 
 
 @message("training_over")
@@ -105,7 +109,8 @@ class Generation:
     has any state, so all begin from a checkpoint or anew.
     ``memory``: they begin with what is in the memory of their hosts instead.
     ``was_restored``: it was put into a new store from memory, so its members may still have to come there.
-    ``digest``: of the settings of all members.
+    ``digest``: of the settings of all members. ``layers``: who holds which layers of a model that is trained in
+    pipelines, by id; ``assignment``: who holds and computes what from now on.
     """
 
     number: int
@@ -120,6 +125,8 @@ class Generation:
     memory: MemoryPlan | None = None
     was_restored: bool = False
     digest: str = ""
+    layers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    assignment: Assignment | None = None
 
     def place_of(self, member: str) -> int:
         """Return the rank of a member in this generation's world; -1 if it is not in it."""

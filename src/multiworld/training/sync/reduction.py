@@ -142,8 +142,8 @@ class LocalReduction:
     def end_micro_batch(self, micro_batch: int) -> None:
         pass
 
-    def use(self, world: World, shares: Sequence[Collection[int]]) -> None:
-        self._num_micro_batches = max(1, len(shares[world.rank]))
+    def use(self, world: World | None, shares: Sequence[Collection[int]]) -> None:
+        self._num_micro_batches = max(1, len(shares[0 if world is None else world.rank]))
 
     def launch(self, bucket: int) -> None:
         pass

@@ -202,3 +202,19 @@ def test_members_without_the_state_do_not_begin_anew_while_one_with_it_may_go_on
 def test_differences_of_settings_are_named() -> None:
     assert differences("the model=1;the data=2", "the model=1;the data=3") == ["the data"]
     assert differences("", "the model=1") == []
+
+
+def test_all_begin_again_if_a_layer_is_left_with_nobody() -> None:
+    mine: dict[str, Any] = {"num_layers": 3, "saved_step": 2}
+    whole = chosen(seen(loses(A, C, layers=(0, 1), **mine), loses(B, C, layers=(1, 2), **mine)))
+    assert (whole.is_restart, whole.layers) == (False, {"a": (0, 1), "b": (1, 2)})
+    lacking = chosen(seen(loses(A, C, layers=(0, 1), **mine), loses(B, C, layers=(1,), **mine)))
+    assert (lacking.is_restart, lacking.layers) == (True, {"a": (0, 1, 2)})
+
+
+def test_what_one_without_the_state_holds_does_not_count() -> None:
+    said = seen(
+        loses(A, C, layers=(0, 1), num_layers=3),
+        says(B, step=5, layers=(2,), num_layers=3),
+    )
+    assert chosen(said).is_restart

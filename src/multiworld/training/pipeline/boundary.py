@@ -1,0 +1,75 @@
+"""What goes from stage to stage in one step: outputs forward, their gradients backward, and nothing waits unnamed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ...channel.base import Payload
+from ...wire.progress.operation import Operation
+from ...world.world import World
+
+FORWARD_TAG = (1 << 20) + 1
+BACKWARD_TAG = (1 << 20) + 2
+AHEAD = 2
+"""Receives that are posted before they are needed: what comes meanwhile is put where it belongs at once."""
+
+
+class Incoming:
+    """``count`` messages from one member, in its order."""
+
+    def __init__(self, world: World, source: int, tag: int, count: int) -> None:
+        self._world, self._source, self._tag = world, source, tag
+        self._left = count
+        self._posted: deque[Operation[Payload]] = deque()
+        self._post()
+
+    def take(self) -> list[Tensor]:
+        """Wait for the next one. Raises the world's error."""
+        operation = self._posted.popleft()
+        self._post()
+        payload = self._world.wait_thread(operation, self._source, None)
+        assert isinstance(payload, list)
+        return payload
+
+    def _post(self) -> None:
+        while self._left and len(self._posted) < AHEAD:
+            self._left -= 1
+            self._posted.append(self._world.start_recv_tensors(self._source, self._tag, None))
+
+
+class Outgoing:
+    """Messages to one member."""
+
+    def __init__(self, world: World, destination: int, tag: int) -> None:
+        self._world, self._destination, self._tag = world, destination, tag
+        self._under_way: deque[tuple[Operation[None], list[Tensor]]] = deque()
+
+    def put(self, tensors: Sequence[Tensor]) -> None:
+        """Send these, which stay as they are until ``wait``."""
+        payload = [each.detach() for each in tensors]
+        operation = self._world.start_send_tensors(payload, self._destination, self._tag, None)
+        self._under_way.append((operation, payload))
+        while self._under_way and self._under_way[0][0].done:
+            self._under_way.popleft()[0].result()
+
+    def wait(self) -> None:
+        """Wait until all have been sent. Raises the world's error."""
+        while self._under_way:
+            operation, _ = self._under_way.popleft()
+            self._world.wait_thread(operation, self._destination, None)
+
+
+def received(tensors: Sequence[Tensor], needs_gradient: Sequence[bool]) -> tuple[Tensor, ...]:
+    """Return them as inputs of a stage. ``needs_gradient``: of each, whether its gradient goes back."""
+    return tuple(
+        each.requires_grad_(True) if needed else each for each, needed in zip(tensors, needs_gradient, strict=True)
+    )
+
+
+def gradients_of(inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradients of those inputs that need one; zeros where backward did not come to them."""
+    return [each.grad if each.grad is not None else torch.zeros_like(each) for each in inputs if each.requires_grad]

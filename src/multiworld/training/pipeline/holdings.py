@@ -1,0 +1,191 @@
+"""The layers that this process holds: their parameters, buffers and optimizer state, by layer, under stable names.
+
+A parameter has the name that it has in the whole model, however the layers are divided. So a state of layers fits into
+any process, and a checkpoint into any division. What a process does not hold has no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..state import StateDict
+
+if TYPE_CHECKING:
+    from ...model.layers import ModelLayer
+
+OptimizerFactory = Callable[[list[nn.Parameter]], Optimizer]
+
+
+class Holdings:
+    """``layers``: all of the model, in their order; at first this process holds all of them.
+
+    ``changing``: names of the buffers that a forward changes.
+    """
+
+    def __init__(self, layers: Sequence[ModelLayer], changing: Collection[str] = ()) -> None:
+        self._layers, self._changing = list(layers), changing
+        self.held: frozenset[int] = frozenset(range(len(layers)))
+        self._dropped: set[str] = set()
+        """Names of what has no memory here."""
+        self._parameters: dict[str, nn.Parameter] = {}
+        self._buffers: dict[str, Tensor] = {}
+        for layer in layers:
+            for name, parameter in layer.parameters.items():
+                self._parameters.setdefault(name, parameter)
+            for name, buffer in layer.buffers.items():
+                self._buffers.setdefault(name, buffer)
+        self._shapes = {name: each.shape for name, each in (*self._parameters.items(), *self._buffers.items())}
+        self._optimizers: list[tuple[Optimizer, OptimizerFactory]] = []
+
+    @property
+    def num_layers(self) -> int:
+        return len(self._layers)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every layer has memory here, be it held or not: so the program's own model is still there."""
+        return not self._dropped
+
+    @property
+    def names(self) -> list[str]:
+        """Of all parameters that are trained, here or elsewhere: the index of one is the same on all members."""
+        return [name for name, each in self._parameters.items() if each.requires_grad]
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        return [each for each, _ in self._optimizers]
+
+    def add_optimizer(self, factory: OptimizerFactory) -> Optimizer:
+        """Return the optimizer that it makes of all trained parameters; ``hold`` lets it have those that are here."""
+        optimizer = factory([each for each in self._parameters.values() if each.requires_grad])
+        self._optimizers.append((optimizer, factory))
+        return optimizer
+
+    def parameters_of(self, layers: Iterable[int]) -> dict[str, nn.Parameter]:
+        """Return the trained parameters of these layers, each once, in the model's order."""
+        wanted = {name for layer in layers for name in self._layers[layer].parameters}
+        return {name: each for name, each in self._parameters.items() if name in wanted and each.requires_grad}
+
+    def modules_of(self, layers: Iterable[int]) -> list[nn.Module]:
+        return [self._layers[layer].module for layer in layers]
+
+    def changing_buffers_of(self, layers: Iterable[int]) -> dict[str, Tensor]:
+        """Return those that a forward changes: owners keep them equal as they keep parameters."""
+        wanted = {name for layer in layers for name in self._layers[layer].buffers}
+        return {name: each for name, each in self._buffers.items() if name in wanted and name in self._changing}
+
+    def layers_with(self, name: str) -> list[int]:
+        """Return the layers that have this parameter or buffer: more than one of tied weights."""
+        return [number for number, each in enumerate(self._layers) if name in each.parameters or name in each.buffers]
+
+    # ---- states of layers
+
+    def capture(self, layers: Iterable[int]) -> StateDict:
+        """Return references, not copies: ``{"parameters": {name: tensor}, "buffers": ..., "optimizers": [...]}``."""
+        wanted = sorted(set(layers))
+        parameters = {
+            name: each.data for layer in wanted for name, each in self._named(layer) if isinstance(each, nn.Parameter)
+        }
+        buffers = {
+            name: each for layer in wanted for name, each in self._named(layer) if not isinstance(each, nn.Parameter)
+        }
+        optimizers = [
+            {
+                name: dict(each.state[self._parameters[name]])
+                for name in parameters
+                if self._parameters[name] in each.state
+            }
+            for each in self.optimizers
+        ]
+        return {"layers": wanted, "parameters": parameters, "buffers": buffers, "optimizers": optimizers}
+
+    def put(self, state: StateDict) -> None:
+        """Take the layers of ``capture``'s state: its tensors become theirs. They are held from now on.
+
+        Raises ValueError for a state of another model, before anything changes.
+        """
+        given = {**state["parameters"], **state["buffers"]}
+        wanted = {name for layer in state["layers"] for name, _ in self._named(layer)}
+        if given.keys() != wanted or len(state["optimizers"]) != len(self._optimizers):
+            different = sorted(given.keys() ^ wanted)
+            raise ValueError(f"a state of layers {state['layers']} is of another model: it differs in {different}")
+        for name, tensor in given.items():
+            if tensor.shape != self._shapes[name]:
+                raise ValueError(
+                    f"{name} has the shape {tuple(tensor.shape)} in a state, and {tuple(self._shapes[name])} here"
+                )
+        for name, tensor in given.items():
+            own = self._parameters[name] if name in self._parameters else self._buffers[name]
+            own.data = tensor.to(own.device)
+            self._dropped.discard(name)
+        for optimizer, values in zip(self.optimizers, state["optimizers"], strict=True):
+            for name, value in values.items():
+                optimizer.state[self._parameters[name]] = dict(value)
+        self.held |= frozenset(state["layers"])
+
+    def forget(self) -> None:
+        """What is here is not what the others have: it gives way to what comes."""
+        self.held = frozenset()
+        for optimizer in self.optimizers:
+            optimizer.state.clear()
+
+    def hold(self, layers: Iterable[int]) -> None:
+        """Keep these layers only, all of which are held; give the memory of the others back."""
+        wanted = frozenset(layers)
+        assert wanted <= self.held or self.is_whole, "a layer can only be kept that is held"
+        kept = {name for layer in wanted for name, _ in self._named(layer)}
+        for name, own in (*self._parameters.items(), *self._buffers.items()):
+            if name not in kept and name not in self._dropped:
+                self._dropped.add(name)
+                own.data = own.data.new_empty(0)
+                if isinstance(own, nn.Parameter):
+                    own.grad = None
+        self.held = wanted
+        mine = [each for name, each in self._parameters.items() if name in kept and each.requires_grad]
+        for optimizer, factory in self._optimizers:
+            _give(optimizer, factory, mine)
+
+    def groups(self) -> list[list[StateDict]]:
+        """Return the options of each optimizer's groups, without their parameters: rates that a scheduler changes."""
+        return [
+            [{key: value for key, value in group.items() if key != "params"} for group in each.param_groups]
+            for each in self.optimizers
+        ]
+
+    def set_groups(self, groups: Sequence[Sequence[StateDict]]) -> None:
+        for optimizer, of_one in zip(self.optimizers, groups, strict=True):
+            for group, options in zip(optimizer.param_groups, of_one, strict=True):
+                group.update(options)
+
+    def _named(self, layer: int) -> list[tuple[str, Tensor]]:
+        """Return the parameters and buffers of a layer, as this process has them."""
+        of_layer = self._layers[layer]
+        return [
+            *((name, self._parameters[name]) for name in of_layer.parameters),
+            *((name, self._buffers[name]) for name in of_layer.buffers),
+        ]
+
+
+def _give(optimizer: Optimizer, factory: OptimizerFactory, parameters: list[nn.Parameter]) -> None:
+    """Let an optimizer have these parameters, in the groups in which its factory puts them.
+
+    The program and its schedulers keep the optimizer that they have, and its rates.
+    """
+    for group in optimizer.param_groups:
+        group["params"] = []
+    if parameters:
+        model = factory(parameters)
+        if len(model.param_groups) != len(optimizer.param_groups):
+            raise ValueError(
+                f"the optimizer's factory made {len(optimizer.param_groups)} groups of all parameters, and "
+                f"{len(model.param_groups)} of those of some layers: make the same groups always, empty ones, too"
+            )
+        for group, template in zip(optimizer.param_groups, model.param_groups, strict=True):
+            group["params"] = list(template["params"])
+    mine = set(parameters)
+    for parameter in [each for each in optimizer.state if each not in mine]:
+        del optimizer.state[parameter]

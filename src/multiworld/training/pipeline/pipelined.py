@@ -1,0 +1,367 @@
+"""Synchronization of a training in pipelines: all members do a step together, and it counts once all have heard so.
+
+In each step every pipeline computes its micro-batches, stage by stage, and those who hold the same layers reduce their
+gradients. A step commits as replicas commit it: all members have complete gradients, and all have heard so. After a
+loss the next generation has another assignment, layers are moved, and the step is done again from its beginning:
+nothing of it was applied anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...errors import WorldBrokenError, WorldClosedError
+from ..engine.commit import exchange
+from ..engine.decision import decide
+from ..engine.engine_parts import EngineParts
+from ..engine.facts import Facts
+from ..engine.progress import StepProgress
+from ..engine.step import Step, StepChange
+from ..engine.synchronization import Advance, RepeatStep
+from ..errors import BadStepError, LayersLostError
+from ..health.timing import IDLE, OPTIMIZER, WAIT
+from ..recovery.records import Announcement, Generation
+from ..recovery.transfer import DamagedStateError
+from ..state import StateDict
+from .accumulating import Accumulation
+from .assignment import Assignment, Role
+from .holdings import Holdings
+from .moving import Moving, Shipment, shipments
+from .order import order_of
+from .owners import OwnersWorlds, owned_by
+from .stage import StageModel, StageRun
+
+logger = logging.getLogger(__name__)
+
+
+class Pipelined:
+    """``exact``: the same bits however micro-batches and layers are divided."""
+
+    def __init__(self, parts: EngineParts, holdings: Holdings, model: StageModel, *, exact: bool) -> None:
+        self._team, self._state, self._loader = parts.team, parts.state, parts.loader
+        self._services, self._standing = parts.services, parts.standing
+        self._observer, self._recoveries = parts.observer, parts.recoveries
+        self._holdings, self._model, self._exact = holdings, model, exact
+        self._worlds = OwnersWorlds()
+        self._accumulations: list[Accumulation] = []
+        self._progress = StepProgress()
+        self._advance: Advance
+        self._role: Role | None = None
+        self._is_ready = False
+        """Whether this member has what the present generation's assignment gives it."""
+        self._has_committed = False
+        self._redo_began: float | None = None
+
+    def attach(self, advance: Advance) -> None:
+        self._advance = advance
+
+    def begin_training(self, total: int | None) -> None:
+        pass
+
+    @property
+    def savable_since(self) -> int | None:
+        return self._state.step - 1
+
+    @property
+    def progress(self) -> StepProgress:
+        return self._progress
+
+    @property
+    def assignment(self) -> Assignment:
+        assignment = self._team.generation.assignment
+        assert assignment is not None, "a generation of a training in pipelines has an assignment"
+        return assignment
+
+    def first_step_of(self, generation: Generation) -> int:
+        return generation.step
+
+    def give_up(self) -> None:
+        for each in self._accumulations:
+            each.undo()
+
+    def close(self) -> None:
+        self._worlds.close()
+        for each in self._accumulations:
+            each.close()
+
+    # ---- a step
+
+    def micro_batches(self, step: Step) -> Iterator[Any]:
+        """Yield nothing: the stage computes its micro-batches here, with the model that it was given."""
+        yield from ()
+        self._progress = StepProgress()
+        while True:
+            before = self._team.generation
+            try:
+                self._prepare()
+                self._compute(step.index)
+                facts = exchange(self._team.world, self._own_facts())
+            except DamagedStateError as damaged:
+                logger.warning("%s; it is asked for again", damaged)
+                self._team.world.abort()
+                self._recover(WorldClosedError(self._team.world.name, self._team.world.generation))
+            except (WorldBrokenError, WorldClosedError) as error:
+                heard = self._recover(error)
+                if heard is None:
+                    continue
+                self._commit(step, heard, before)
+                return
+            else:
+                self._commit(step, facts, before)
+                return
+
+    def _compute(self, step: int) -> None:
+        """Do this stage's part of the step, and reduce. Raises the world's error."""
+        role, timer = self._role, self._services.timer
+        assert role is not None
+        num_redone = self._progress.num_redone
+        self._progress = StepProgress(began=self._progress.began, num_redone=num_redone)
+        for each in self._accumulations:
+            each.begin_step()
+        collected = _Collected(self._accumulations, self._progress)
+        run = StageRun(
+            role, self._model, self._team.world, self._team.generation.place_of, collected, timer, self._check_standing
+        )
+        wanted = role.micro_batches if run.needs_data else ()
+        batches = self._loader.fetch(step, wanted)
+        try:
+            run.run(step, batches, order_of(self.assignment.pipelines[role.pipeline], role.stage))
+            for each in self._accumulations:
+                each.launch()
+            for each in self._accumulations:
+                each.wait()
+            self._progress.is_complete = True
+        finally:
+            self._progress.spent(timer.taken())
+            timer.enter(IDLE)
+            close = getattr(batches, "close", None)
+            if close is not None:
+                close()
+
+    def _check_standing(self) -> None:
+        error = self._team.error or self._worlds.error
+        if error is not None:
+            raise error
+
+    def _own_facts(self) -> Facts:
+        progress = self._progress
+        self._services.timer.enter(WAIT)
+        self._team.membership.look_for_newcomers()
+        reduced = [each for accumulation in self._accumulations for each in accumulation.reduced]
+        more = self._services.own_facts(self._state.step)
+        more = {**more, **self._services.health.own_facts(self._state.step, reduced)}
+        index = {name: number for number, name in enumerate(self._holdings.names)}
+        return Facts(
+            step=self._state.step,
+            member=self._team.membership.member.id,
+            done=tuple(progress.done),
+            values=progress.values_for_json(),
+            seconds=progress.seconds,
+            is_leaving=self._services.is_leaving(),
+            newcomers=self._team.membership.newcomers,
+            unused=tuple(sorted(index[name] for each in self._accumulations for name in each.unused)),
+            **more,
+        )
+
+    def _commit(self, step: Step, facts: Sequence[Facts], generation: Generation) -> None:
+        """The step counts: give the program the gradients. ``generation``: the facts are those of its members."""
+        assert generation.assignment is not None
+        self._standing.facts = list(facts)
+        outcome = decide(facts)
+        if generation is not self._team.generation:  # what was decided on places and members is over
+            outcome = replace(outcome, leaving=frozenset(), newcomers=(), not_ready=frozenset())
+        self._standing.outcome = outcome
+        self._state.step += 1
+        step.values = outcome.values
+        step.num_samples = outcome.num_done * self._loader.micro_batch
+        try:
+            skips = self._services.health.skips(step.index, generation.members, outcome, facts)
+        except BadStepError:  # the same on all
+            with contextlib.suppress(WorldBrokenError, WorldClosedError):
+                self._team.meet()
+            raise
+        names = self._holdings.names
+        unused_by = [frozenset(each.unused) for each in facts]
+        for each in self._accumulations:
+            unused = {
+                names[index] for index in frozenset.intersection(*(unused_by[place] for place in each.owned.owners))
+            }
+            each.apply(outcome.num_done, unused, skips=skips)
+        self._progress.is_complete = False
+        if self._redo_began is not None:
+            self._recoveries.recovery_phase("redo", step.index, time.monotonic() - self._redo_began)
+            self._redo_began = None
+        step.change(StepChange.COUNTED)
+        self._observer.step_committed(step, generation, list(facts), outcome)
+        self._services.timer.enter(OPTIMIZER)
+
+    def step_ended(self, step: Step) -> None:
+        self._has_committed = True
+
+    def between_steps(self) -> bool:
+        has_committed, self._has_committed = self._has_committed, False
+        return has_committed
+
+    def catch_up(self) -> Iterator[int]:
+        """A newcomer has its layers before its first step."""
+        raise AssertionError("no member waits for the state while it takes part in steps")
+
+    # ---- a loss
+
+    def _recover(self, error: WorldBrokenError | WorldClosedError) -> tuple[Facts, ...] | None:
+        """Go on with those who are left. Returns the facts of the present step if it counts, else None."""
+        before = self._state.step
+        generation = self._advance(error)
+        is_stateless = generation is None or self._team.membership.member.id in generation.stateless
+        if generation is None or is_stateless or generation.step not in (before, before + 1):
+            raise RepeatStep
+        if generation.step == before + 1:
+            return generation.facts
+        for each in self._accumulations:
+            each.undo()
+        return None
+
+    def announced(self, common: Announcement) -> Announcement:
+        return replace(
+            common,
+            has_state=bool(self._holdings.held) and self._standing.has_state,
+            step=self._state.step,
+            is_complete=self._progress.is_complete and self._standing.is_computing,
+            layers=tuple(sorted(self._holdings.held)) if self._standing.has_state else (),
+            num_layers=self._holdings.num_layers,
+        )
+
+    def begin_generation(self, generation: Generation) -> None:
+        """Take the assignment up; layers are moved when all begin the next step, as some may have to end one first."""
+        self._is_ready = False
+        me = self._team.membership.member.id
+        if generation.is_restart:
+            self._restart(generation)
+        elif me in generation.stateless:
+            self._standing.lose_state()
+            self._state.step = generation.step
+        if me in generation.stateless:
+            self._holdings.forget()
+        limit = self._team.membership.limit
+        if limit is not None and generation.step >= limit:  # all end now, with the layers that they have
+            self._standing.has_state = True
+        if self._standing.is_computing and generation.step == self._state.step:
+            self._progress.num_redone += self._num_lost(generation)
+            self._redo_began = time.monotonic()
+
+    def _restart(self, generation: Generation) -> None:
+        """A layer is with nobody: the source begins with its own model. Raises LayersLostError if it has not all."""
+        if self._team.membership.member.id in generation.sources:
+            if not self._holdings.is_whole:
+                raise LayersLostError(max(self._state.step, self._standing.held_step))
+            self._holdings.hold(range(self._holdings.num_layers))
+            self._state.step = self._standing.held_step
+        else:
+            self._state.step = generation.step
+
+    def _num_lost(self, generation: Generation) -> int:
+        assert generation.assignment is not None
+        return sum(each.num_micro_batches for each in generation.assignment.pipelines)
+
+    # ---- what the assignment asks for
+
+    def _prepare(self) -> None:
+        """Get the layers that the assignment gives this member, and form the worlds of owners. Raises world errors."""
+        if self._is_ready:
+            return
+        began = time.monotonic()
+        generation, assignment, team = self._team.generation, self.assignment, self._team
+        me, world = team.membership.member.id, team.world
+        stateless = generation.stateless
+        sources = list(generation.layers)
+        sent, got = (
+            shipments(assignment.moves, stateless, sources[0], me, outgoing=outgoing) for outgoing in (True, False)
+        )
+        moving = Moving(world, generation.place_of, sent, got, self._captured)
+        role = assignment.role_of(me)
+        parameters, buffers = (
+            self._holdings.parameters_of(role.layers),
+            self._holdings.changing_buffers_of(role.layers),
+        )
+        owned = owned_by(
+            assignment, me, generation.place_of, self._holdings.layers_with, list(parameters), list(buffers)
+        )
+        worlds = self._worlds.form(world, [each.owners for each in owned])
+        for state in moving.wait():
+            self._take(state)
+        team.meet()  # nobody drops a layer before all have got theirs
+        self._holdings.hold(role.layers)
+        for each in self._accumulations:
+            each.close()
+        share_of = {member: assignment.role_of(member).micro_batches for member in assignment_members(assignment)}
+        self._accumulations = [
+            Accumulation(
+                each,
+                worlds.get(each.owners),
+                [share_of[generation.members[place].id] for place in each.owners],
+                parameters,
+                buffers,
+                self._holdings.modules_of(role.layers),
+                num_micro_batches=self._loader.num_micro_batches,
+                exact=self._exact,
+                recompute=role.recompute,
+            )
+            for each in owned
+        ]
+        self._role = role
+        self._is_ready = self._standing.has_state = True
+        self._recoveries.recovery_phase("move", self._state.step, time.monotonic() - began)
+        if got:
+            self._recoveries.state_received(self._state.step, moving.size_bytes, len(got), time.monotonic() - began)
+        first_or_last = not role.previous or not role.next
+        self._loader.expect(self._state.step, role.micro_batches if first_or_last else ())
+
+    def _captured(self, shipment: Shipment) -> StateDict:
+        return {
+            "common": self._state.capture() if shipment.is_first else None,
+            "groups": self._holdings.groups() if shipment.is_first else None,
+            "layers": self._holdings.capture(shipment.layers),
+        }
+
+    def _take(self, state: StateDict) -> None:
+        if state["common"] is not None:
+            self._state.restore(state["common"])
+            self._holdings.set_groups(state["groups"])
+        self._holdings.put(state["layers"])
+
+
+class _Collected:
+    """What the micro-batches of one step give: see ``StageObserver``."""
+
+    def __init__(self, accumulations: Sequence[Accumulation], progress: StepProgress) -> None:
+        self._accumulations, self._progress = accumulations, progress
+
+    def begin_forward(self, micro_batch: int) -> None:
+        for each in self._accumulations:
+            each.begin_forward()
+
+    def end_forward(self, micro_batch: int) -> None:
+        for each in self._accumulations:
+            each.end_forward(micro_batch)
+
+    def begin_backward(self, micro_batch: int) -> None:
+        for each in self._accumulations:
+            each.begin_backward()
+
+    def end_backward(self, micro_batch: int) -> None:
+        for each in self._accumulations:
+            each.end_backward(micro_batch)
+
+    def lost(self, micro_batch: int, loss: float) -> None:
+        self._progress.begin_micro_batch()
+        self._progress.record({"loss": loss})
+        self._progress.end_micro_batch(micro_batch)
+
+
+def assignment_members(assignment: Assignment) -> list[str]:
+    return [member for each in assignment.pipelines for member in each.members]

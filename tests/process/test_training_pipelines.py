@@ -1,0 +1,126 @@
+"""A model trained in several pipelines: the losses have the same bits, whoever is killed, and whenever."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests import warm_programs
+
+from .training_pipeline_program import GLOBAL_BATCH, MICRO_BATCH, Options, dataset, loss_of, stages
+
+pytestmark = pytest.mark.process
+
+PROGRAM = Path(__file__).with_name("training_pipeline_program.py")
+TOTAL = 12
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What one process saw of one step."""
+
+    rank: int
+    loss: float
+    layers: tuple[int, ...]
+    lr: float
+
+
+def train(folder: Path, options: Options, *, num_processes: int = 4) -> dict[int, list[Committed]]:
+    """Return for each step what the processes saw that committed it."""
+    folder.mkdir()
+    run = [sys.executable, "-m", "multiworld.run", f"--nproc-per-node={num_processes}", "--max-restarts=5"]
+    command = [*run, "--restart=worker", str(PROGRAM), str(folder), json.dumps(asdict(options))]
+    ended = warm_programs.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return read(folder)
+
+
+def read(folder: Path) -> dict[int, list[Committed]]:
+    seen: dict[int, list[Committed]] = {}
+    for path in sorted(folder.iterdir()):
+        for line in path.read_text().splitlines():
+            said: dict[str, Any] = json.loads(line)
+            rank = int(path.name.partition("-")[0])
+            one = Committed(rank, said["loss"], tuple(said["layers"]), said["lr"][0])
+            seen.setdefault(said["step"], []).append(one)
+    return dict(sorted(seen.items()))
+
+
+def losses(seen: dict[int, list[Committed]]) -> list[float]:
+    """Return the loss of each step. Asserts that all saw the same, in every step."""
+    for step, each in seen.items():
+        assert len({(one.loss, one.lr) for one in each}) == 1, f"step {step}: {each}"
+    assert list(seen) == list(range(TOTAL))
+    return [each[0].loss for each in seen.values()]
+
+
+@cache
+def undisturbed(folder: Path, num_processes: int = 4) -> tuple[float, ...]:
+    return tuple(losses(train(folder, Options(), num_processes=num_processes)))
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Sequence[float]:
+    return undisturbed(tmp_path_factory.mktemp("undisturbed") / "run")
+
+
+def test_pipelines_compute_what_one_process_computes(tmp_path: Path) -> None:
+    seen = train(tmp_path / "run", Options(dropout=0.0, exact=False))
+    model = torch.nn.Sequential(*stages(0.0))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, gamma=0.5)
+    expected = [_alone(model, optimizer, scheduler, step) for step in range(TOTAL)]
+    assert losses(seen) == pytest.approx(expected, rel=1e-9)
+    held = {one.layers for one in seen[TOTAL - 1]}
+    assert held == {(0, 1, 2, 3), (4, 5, 6, 7)}
+
+
+def _alone(
+    model: torch.nn.Sequential,
+    optimizer: torch.optim.Optimizer,
+    scheduler: torch.optim.lr_scheduler.LRScheduler,
+    step: int,
+) -> float:
+    """Do one step; running statistics take the mean change of all micro-batches, as in a training of replicas."""
+    from multiworld.training import open_loader
+
+    loader = open_loader(dataset(), global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, shuffle=True)
+    optimizer.zero_grad()
+    seen = []
+    for _, (inputs, target) in loader.fetch(step, range(loader.num_micro_batches)):
+        loss = loss_of(model(inputs), target)
+        (loss / loader.num_micro_batches).backward()  # type: ignore[no-untyped-call]
+        seen.append(loss.item())
+    loader.close()
+    optimizer.step()
+    scheduler.step()
+    return sum(seen) / len(seen)
+
+
+@pytest.mark.parametrize("moment", ["forward", "backward", "reduced", "committed"])
+@pytest.mark.parametrize("rank", [0, 3])
+def test_losses_keep_their_bits_when_a_stage_is_killed(
+    tmp_path: Path, expected: Sequence[float], rank: int, moment: str
+) -> None:
+    seen = train(tmp_path / "run", Options(kills=((rank, 4, moment),), waits_for=TOTAL))
+    assert losses(seen) == list(expected)
+    assert {one.rank for one in seen[5]} == {0, 1, 2, 3} - {rank} or len(seen[5]) == 4
+    held = {layer for one in seen[5] for layer in one.layers}
+    assert held == set(range(8))  # the layers of the dead went to others
+
+
+def test_a_second_loss_while_layers_are_moved_is_survived(tmp_path: Path, expected: Sequence[float]) -> None:
+    seen = train(tmp_path / "run", Options(kills=((3, 4, "backward"), (2, 4, "move")), waits_for=TOTAL))
+    assert losses(seen) == list(expected)
+
+
+def test_another_number_of_processes_gives_the_same_bits(tmp_path: Path, expected: Sequence[float]) -> None:
+    assert losses(train(tmp_path / "run", Options(), num_processes=3)) == list(expected)

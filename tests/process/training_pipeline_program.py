@@ -1,0 +1,153 @@
+"""A model trained in pipelines; each process writes down the losses that it saw. Started by the launcher.
+
+training_pipeline_program.py FOLDER OPTIONS, where OPTIONS is JSON: see ``Options``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from multiworld import training
+from multiworld.training.engine.step import Step
+from multiworld.training.pipeline.pipe import Pipe
+from multiworld.training.pipeline.pipelined import Pipelined
+from multiworld.training.pipeline.stage import StageRun
+
+WIDTH, DEPTH, GLOBAL_BATCH, MICRO_BATCH = 32, 6, 24, 3
+WAIT_S = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """``kills``: (rank, step, moment); a moment is "forward", "backward", "reduced", "committed" or "move".
+
+    ``layers_of_a_process``: how many fit into the memory of one.
+    """
+
+    total: int = 12
+    kills: tuple[tuple[int, int, str], ...] = ()
+    exact: bool = True
+    dropout: float = 0.1
+    layers_of_a_process: int = 4
+    waits_for: int = 0
+    """Take so many steps more slowly, so that replacements come in time."""
+
+
+class Block(nn.Module):
+    """A residual block with BatchNorm: it has buffers, and draws random numbers."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.linear, self.norm, self.dropout = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Dropout(dropout)
+
+    def forward(self, values: Tensor) -> Tensor:
+        out: Tensor = values + self.dropout(torch.tanh(self.norm(self.linear(values))))
+        return out
+
+
+def stages(dropout: float) -> list[nn.Module]:
+    torch.manual_seed(0)
+    chain = [nn.Linear(8, WIDTH), *(Block(dropout) for _ in range(DEPTH)), nn.Linear(WIDTH, 1)]
+    return [each.double() for each in chain]
+
+
+def dataset() -> TensorDataset:
+    torch.manual_seed(1)
+    inputs = torch.randn(480, 8, dtype=torch.float64)
+    return TensorDataset(inputs, inputs.sin().sum(1, keepdim=True))
+
+
+def loss_of(output: Tensor, target: Tensor) -> Tensor:
+    return nn.functional.mse_loss(output, target)
+
+
+def memory_for(num_layers: int) -> int:
+    """Return the memory of a process that holds so many blocks with AdamW's states, and some for activations."""
+    block = sum(each.nbytes for each in Block(0.0).double().parameters())
+    return 4 * block * num_layers + 2 * block
+
+
+def kill_when(moment: str, wanted: int, state: training.Job) -> None:
+    """End this process at a moment of step ``wanted``, as if it was killed from outside."""
+
+    def end(step: int) -> None:
+        if step == wanted:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if moment in ("forward", "backward"):
+        replace(StageRun, f"_{moment}", end, state)
+    elif moment == "reduced":
+        replace(Pipelined, "_own_facts", end, state)
+    elif moment == "move":
+        replace(Pipelined, "_take", end, state)
+
+
+def replace(owner: type, name: str, end: Callable[[int], None], job: training.Job) -> None:
+    """Have a method call ``end`` with the present step before it does its work."""
+    inner = getattr(owner, name)
+
+    def method(self: object, *args: object) -> object:
+        end(job.state.step)
+        return inner(self, *args)
+
+    setattr(owner, name, method)
+
+
+def main(folder: Path, options: Options) -> None:
+    torch.set_num_threads(1)
+    rank = int(os.environ["RANK"])
+    job = training.join("pipelined", tolerate=1, exact=options.exact)
+    mine = stages(options.dropout)
+    data = dataset()
+    pipe = job.pipeline(
+        stages=mine,
+        example=tuple(each[:MICRO_BATCH] for each in data.tensors),
+        loss=loss_of,
+        memory_bytes=memory_for(options.layers_of_a_process),
+    )
+    optimizer = pipe.optimizer(lambda parameters: torch.optim.AdamW(parameters, lr=1e-2))
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, gamma=0.5)
+    job.track(scheduler=scheduler)
+    loader = job.loader(data, global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, shuffle=True)
+    is_first_life = not list(folder.glob(f"{rank}-*"))
+    kills = [each for each in options.kills if each[0] == rank] if is_first_life else []
+    for _, at, moment in kills:
+        kill_when(moment, at, job)
+    with (folder / f"{rank}-{os.getpid()}").open("w") as journal:
+        for step in job.steps(loader, total=options.total):
+            _train(step, pipe, optimizer, kills)
+            if step.committed:
+                scheduler.step()
+                said = {
+                    "step": step.index,
+                    "loss": step.values["loss"],
+                    "layers": pipe.layers,
+                    "lr": scheduler.get_last_lr(),
+                }
+                print(json.dumps(said), file=journal, flush=True)
+            if step.index < options.waits_for:
+                time.sleep(WAIT_S)
+
+
+def _train(step: Step, pipe: Pipe, optimizer: torch.optim.Optimizer, kills: list[tuple[int, int, str]]) -> None:
+    with step:
+        pipe.forward_backward(step)
+        if any(at == step.index and moment == "committed" for _, at, moment in kills):
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    said = json.loads(sys.argv[2])
+    main(Path(sys.argv[1]), Options(**{**said, "kills": tuple(map(tuple, said.get("kills", ())))}))

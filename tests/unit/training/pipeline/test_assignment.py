@@ -1,0 +1,81 @@
+"""Who holds which layers, and who computes which micro-batches."""
+
+from __future__ import annotations
+
+import pytest
+
+from multiworld.training.pipeline.assignment import AssignedPipeline, Assignment, LayerMove
+from multiworld.training.pipeline.moving import Shipment, shipments
+from multiworld.training.pipeline.owners import Owned, owned_by
+
+TWO = Assignment(
+    num_layers=6,
+    pipelines=(
+        AssignedPipeline(members=("a", "b"), starts=(0, 3), num_micro_batches=5, max_in_flight=(2, 1)),
+        AssignedPipeline(members=("c", "d", "e"), starts=(0, 2, 5), num_micro_batches=3, max_in_flight=(3, 2, 1)),
+    ),
+)
+PLACES = {name: place for place, name in enumerate("abcde")}
+LAYERS = {"embedding": [0, 5], "one": [1], "two": [2], "four": [4], "head": [5]}
+
+
+def test_a_role_says_layers_neighbours_and_micro_batches() -> None:
+    role = TWO.role_of("d")
+    assert (role.pipeline, role.stage, role.num_stages, role.layers) == (1, 1, 3, (2, 3, 4))
+    assert (role.previous, role.next, role.max_in_flight) == ("c", "e", 2)
+    assert role.micro_batches == (5, 6, 7)
+    assert TWO.role_of("b").micro_batches == (0, 1, 2, 3, 4)
+    assert (TWO.role_of("a").previous, TWO.role_of("b").next) == ("", "")
+
+
+def test_a_member_without_a_role_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        TWO.role_of("x")
+
+
+def test_every_layer_has_one_owner_in_each_pipeline() -> None:
+    assert [TWO.owners(layer) for layer in range(6)] == [
+        ("a", "c"),
+        ("a", "c"),
+        ("a", "d"),
+        ("b", "d"),
+        ("b", "d"),
+        ("b", "e"),
+    ]
+
+
+def test_tied_weights_are_owned_by_all_that_have_one_of_their_layers() -> None:
+    assert TWO.owners_of_all([0, 5]) == ("a", "c", "b", "e")
+
+
+def test_what_a_member_holds_is_divided_by_owners_alike_on_all_of_them() -> None:
+    mine = {
+        member: owned_by(TWO, member, PLACES.__getitem__, LAYERS.__getitem__, held, [])
+        for member, held in (("a", ["embedding", "one", "two"]), ("c", ["embedding", "one"]), ("d", ["two", "four"]))
+    }
+    tied = Owned(owners=(0, 1, 2, 4), parameters=("embedding",), buffers=())
+    assert mine["a"] == [
+        tied,
+        Owned(owners=(0, 2), parameters=("one",), buffers=()),
+        Owned(owners=(0, 3), parameters=("two",), buffers=()),
+    ]
+    assert mine["c"] == [tied, Owned(owners=(0, 2), parameters=("one",), buffers=())]
+    assert [each.owners for each in mine["d"]] == [(0, 3), (1, 3)]
+
+
+def test_a_newcomer_gets_layers_from_each_source_and_the_rest_from_the_first() -> None:
+    moves = [
+        LayerMove(first=0, end=2, source="b", destination="x"),
+        LayerMove(first=2, end=3, source="c", destination="x"),
+        LayerMove(first=5, end=6, source="c", destination="a"),
+    ]
+    got = shipments(moves, ["x"], "a", "x", outgoing=False)
+    assert got == [Shipment("a", [], is_first=True), Shipment("b", [0, 1]), Shipment("c", [2])]
+    assert shipments(moves, ["x"], "a", "a", outgoing=True) == [Shipment("x", [], is_first=True)]
+    assert shipments(moves, ["x"], "a", "a", outgoing=False) == [Shipment("c", [5])]
+    assert shipments(moves, ["x"], "a", "c", outgoing=True) == [Shipment("x", [2]), Shipment("a", [5])]
+
+
+def test_the_first_source_sends_itself_nothing() -> None:
+    assert shipments([], ["a", "x"], "a", "a", outgoing=True) == [Shipment("x", [], is_first=True)]
+    assert shipments([], ["a", "x"], "a", "a", outgoing=False) == []
