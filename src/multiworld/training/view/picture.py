@@ -5,33 +5,27 @@ The SVG needs nothing from elsewhere, and follows the reader's choice of a light
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from html import escape
 
-from ...observe.curve import CurvePoint
 from ...wire.shortened import shortened
 from .recoveries import PHASES, Recovery, Track
 from .report import TrainingReport, lossy_causes
 from .report_text import headline
+from .svg import LEFT, RIGHT, WIDTH, document, keys, line, nice_ticks, text
 from .words import duration, number
 
-WIDTH = 960
-LEFT, RIGHT = 72, 24
 MAX_RECOVERIES = 20
 MAX_TRACKS = 12
 CURVE_HEIGHT = 190
 REPLICAS_HEIGHT = 44
 ROW = 18
 STYLE = """
-.back{fill:#fff}.ink{fill:#1b1f24}.soft{fill:#5b6575}.grid{stroke:#e3e6ea}.axis{stroke:#98a2b3}
 .loss{stroke:#2763d0}.replicas{stroke:#5b6575}.failure{stroke:#c8323c;fill:#c8323c}.join{stroke:#0c7552;fill:#0c7552}
 .leave{stroke:#8c5900;fill:#8c5900}.detect{fill:#c8323c}.agree{fill:#d98613}.form{fill:#7d54c9}.transfer{fill:#2763d0}
 .redo{fill:#0c8a61}.other{fill:#98a2b3}.good{fill:#0c7552}.lost0{fill:#c8323c}.lost1{fill:#d98613}.lost2{fill:#7d54c9}
 .lost3{fill:#2763d0}.lost4{fill:#98a2b3}
-text{font:12px system-ui,sans-serif}.title{font-size:16px;font-weight:600}.head{font-weight:600}.small{font-size:11px}
-@media (prefers-color-scheme:dark){.back{fill:#0f1216}.ink{fill:#e6e9ee}.soft{fill:#98a2b3}.grid{stroke:#272d36}
-.axis{stroke:#667085}.loss{stroke:#6ea1ff}.replicas{stroke:#98a2b3}.failure{stroke:#ff7a80;fill:#ff7a80}
+@media (prefers-color-scheme:dark){.loss{stroke:#6ea1ff}.replicas{stroke:#98a2b3}.failure{stroke:#ff7a80;fill:#ff7a80}
 .join{stroke:#3fbf8f;fill:#3fbf8f}.leave{stroke:#e0a53d;fill:#e0a53d}.detect{fill:#ff7a80}.agree{fill:#e0a53d}
 .form{fill:#b294f0}.transfer{fill:#6ea1ff}.redo{fill:#3fbf8f}.other{fill:#667085}.good{fill:#3fbf8f}.lost0{fill:#ff7a80}
 .lost1{fill:#e0a53d}.lost2{fill:#b294f0}.lost3{fill:#6ea1ff}.lost4{fill:#667085}}
@@ -49,16 +43,10 @@ def picture(report: TrainingReport, clock: Callable[[float], str]) -> str:
         y = _recovery(parts, recovery, clock, y + 26)
     if len(report.recoveries) > MAX_RECOVERIES:
         y += 26
-        parts.append(_text(LEFT, y, f"and {len(report.recoveries) - MAX_RECOVERIES} more", "soft"))
+        parts.append(text(LEFT, y, f"and {len(report.recoveries) - MAX_RECOVERIES} more", "soft"))
     if any(each.tracks for each in report.recoveries):
         y = _legend(parts, y + 28)
-    height = round(y + 24)
-    said = escape(f"training {report.job}: loss, failures and recoveries")
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-        f'role="img" aria-label="{said}">\n<style>{STYLE}</style>\n'
-        f'<rect class="back" width="{WIDTH}" height="{height}"/>\n' + "\n".join(parts) + "\n</svg>\n"
-    )
+    return document(parts, y + 24, STYLE, f"training {report.job}: loss, failures and recoveries")
 
 
 def _title(parts: list[str], report: TrainingReport, y: float) -> float:
@@ -69,8 +57,8 @@ def _title(parts: list[str], report: TrainingReport, y: float) -> float:
         f"goodput {100 * account.goodput:.1f} %",
         f"{len(report.failures)} failure{'s' * (len(report.failures) != 1)}",
     ]
-    parts.append(_text(LEFT, y, report.job, "ink title"))
-    parts.append(_text(LEFT, y + 20, ", ".join(told), "soft"))
+    parts.append(text(LEFT, y, report.job, "ink title"))
+    parts.append(text(LEFT, y + 20, ", ".join(told), "soft"))
     return y + 26
 
 
@@ -89,23 +77,11 @@ def _time_bar(parts: list[str], report: TrainingReport, y: float) -> float:
             f"<title>{escape(f'{cause}: {duration(took_s)}')}</title></rect>"
         )
         x += width
-    return _keys(
+    return keys(
         parts,
         [(kind, f"{cause} {100 * took_s / wall_s:.1f} %") for cause, kind, took_s in shown if took_s > 0.0005 * wall_s],
         y + 28,
     )
-
-
-def _keys(parts: list[str], keys: Iterable[tuple[str, str]], y: float) -> float:
-    x: float = LEFT
-    for kind, label in keys:
-        width = 26 + 6.6 * len(label)
-        if x + width > WIDTH - RIGHT:
-            x, y = LEFT, y + 18
-        parts.append(f'<rect class="{kind}" x="{x:.1f}" y="{y - 9:.1f}" width="10" height="10" rx="2"/>')
-        parts.append(_text(x + 15, y, label, "soft small"))
-        x += width
-    return y
 
 
 def _curve(parts: list[str], report: TrainingReport, top: float) -> float:
@@ -122,17 +98,17 @@ def _curve(parts: list[str], report: TrainingReport, top: float) -> float:
     def y_of(value: float) -> float:
         return bottom - CURVE_HEIGHT * (value - low) / (high - low)
 
-    parts.append(_text(LEFT, top - 8, report.value_name or "", "ink head"))
+    parts.append(text(LEFT, top - 8, report.value_name or "", "ink head"))
     for tick in ticks:
         y = y_of(tick)
         parts.append(f'<line class="grid" x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}"/>')
-        parts.append(_text(LEFT - 8, y + 4, number(tick), "soft small", anchor="end"))
+        parts.append(text(LEFT - 8, y + 4, number(tick), "soft small", anchor="end"))
     parts += [_mark(recovery, x_of(recovery.step), top, bottom) for recovery in report.recoveries]
-    parts.append(_line([(x_of(step), y_of(value)) for step, value in points], "loss", 1.8))
+    parts.append(line([(x_of(step), y_of(value)) for step, value in points], "loss", 1.8))
     step_ticks = sorted({round(tick) for tick in nice_ticks(first, last) if first <= tick <= last} | {first})
     below = _replicas(parts, report, x_of, bottom + 22)
-    parts += [_text(x_of(tick), below + 16, f"{tick:,}", "soft small", anchor="middle") for tick in step_ticks]
-    parts.append(_text(WIDTH - RIGHT, below + 30, "step", "soft small", anchor="end"))
+    parts += [text(x_of(tick), below + 16, f"{tick:,}", "soft small", anchor="middle") for tick in step_ticks]
+    parts.append(text(WIDTH - RIGHT, below + 30, "step", "soft small", anchor="end"))
     return below + 30
 
 
@@ -160,20 +136,20 @@ def _replicas(parts: list[str], report: TrainingReport, x_of: Callable[[float], 
         points.append((x_of(step), y))
     if points:
         points.append((WIDTH - RIGHT, points[-1][1]))
-        parts.append(_line(points, "replicas", 1.5))
-    parts.append(_text(LEFT - 8, bottom - REPLICAS_HEIGHT + 14, str(most), "soft small", anchor="end"))
-    parts.append(_text(LEFT - 8, bottom + 4, "0", "soft small", anchor="end"))
+        parts.append(line(points, "replicas", 1.5))
+    parts.append(text(LEFT - 8, bottom - REPLICAS_HEIGHT + 14, str(most), "soft small", anchor="end"))
+    parts.append(text(LEFT - 8, bottom + 4, "0", "soft small", anchor="end"))
     parts.append(f'<line class="axis" x1="{LEFT}" y1="{bottom:.1f}" x2="{WIDTH - RIGHT}" y2="{bottom:.1f}"/>')
-    parts.append(_text(LEFT, top + 2, "replicas", "soft small"))
+    parts.append(text(LEFT, top + 2, "replicas", "soft small"))
     return bottom
 
 
 def _recovery(parts: list[str], recovery: Recovery, clock: Callable[[float], str], top: float) -> float:
     """A row for each member, with its phases, on the time since the recovery began."""
     took = f", {duration(recovery.took_s)} until the next commit" if recovery.committed_at is not None else ""
-    parts.append(_text(LEFT, top, f"step {recovery.step}: {headline(recovery)}{took}", "ink head"))
+    parts.append(text(LEFT, top, f"step {recovery.step}: {headline(recovery)}{took}", "ink head"))
     cause = "; ".join(f"{each.cause}: {each.detail}" for each in recovery.lost) or recovery.kind
-    parts.append(_text(LEFT, top + 16, shortened(f"{clock(recovery.began_at)}  {cause}", 130), "soft small"))
+    parts.append(text(LEFT, top + 16, shortened(f"{clock(recovery.began_at)}  {cause}", 130), "soft small"))
     tracks = recovery.tracks[:MAX_TRACKS]
     if not tracks:
         return top + 18
@@ -186,7 +162,7 @@ def _recovery(parts: list[str], recovery: Recovery, clock: Callable[[float], str
         if x <= WIDTH - RIGHT:
             low = y + ROW * len(tracks)
             parts.append(f'<line class="grid" x1="{x:.1f}" y1="{y:.1f}" x2="{x:.1f}" y2="{low:.1f}"/>')
-            parts.append(_text(x, low + 13, duration(tick / 1000), "soft small", anchor="middle"))
+            parts.append(text(x, low + 13, duration(tick / 1000), "soft small", anchor="middle"))
     for track in tracks:
         _row(parts, track, recovery.began_at, scale, y)
         y += ROW
@@ -198,13 +174,13 @@ def _recovery(parts: list[str], recovery: Recovery, clock: Callable[[float], str
         )
     if len(recovery.tracks) > MAX_TRACKS:
         y += 28
-        parts.append(_text(LEFT, y, f"and {len(recovery.tracks) - MAX_TRACKS} more members", "soft small"))
+        parts.append(text(LEFT, y, f"and {len(recovery.tracks) - MAX_TRACKS} more members", "soft small"))
         return y
     return y + 14
 
 
 def _row(parts: list[str], track: Track, began_at: float, scale: float, y: float) -> None:
-    parts.append(_text(LEFT - 8, y + 13, f"rank {track.rank}", "soft small", anchor="end"))
+    parts.append(text(LEFT - 8, y + 13, f"rank {track.rank}", "soft small", anchor="end"))
     for span in track.spans:
         x = LEFT + scale * (span.began_at - began_at)
         kind = span.name if span.name in PHASES else "other"
@@ -215,24 +191,4 @@ def _row(parts: list[str], track: Track, began_at: float, scale: float, y: float
 
 
 def _legend(parts: list[str], y: float) -> float:
-    return _keys(parts, [(name, name) for name in PHASES], y)
-
-
-def nice_ticks(low: float, high: float, num: int = 5) -> list[float]:
-    """Return some round numbers that enclose ``low`` and ``high``, the first and last included."""
-    if not high > low:
-        low, high = low - max(abs(low) / 2, 0.5), high + max(abs(high) / 2, 0.5)
-    rough = (high - low) / max(1, num - 1)
-    power = 10.0 ** math.floor(math.log10(rough))
-    pace = next(power * each for each in (1, 2, 2.5, 5, 10) if power * each >= rough * 0.999)
-    first, last = math.floor(low / pace + 1e-9), math.ceil(high / pace - 1e-9)
-    return [round(pace * each, 12) for each in range(first, last + 1)]
-
-
-def _line(points: Sequence[CurvePoint | tuple[float, float]], kind: str, width: float) -> str:
-    told = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline class="{kind}" points="{told}" fill="none" stroke-width="{width}" stroke-linejoin="round"/>'
-
-
-def _text(x: float, y: float, text: str, kind: str, *, anchor: str = "start") -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+    return keys(parts, [(name, name) for name in PHASES], y)

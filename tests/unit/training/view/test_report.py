@@ -10,9 +10,10 @@ import pytest
 
 from multiworld.observe.curve import Curve
 from multiworld.training.events import CopyLoaded, CopySaved, StepCommitted
-from multiworld.training.view.picture import nice_ticks, picture
+from multiworld.training.view.picture import picture
 from multiworld.training.view.report import report_json, reports_of
 from multiworld.training.view.report_text import report_text
+from multiworld.training.view.svg import nice_ticks
 from multiworld.training.view.words import duration, number, size
 
 from .runs import Run
