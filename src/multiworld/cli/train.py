@@ -11,7 +11,7 @@ from functools import partial
 
 from ..command_parser import CommandParser
 from ..elastic.job.options import RestartBudget
-from . import train_hosts, train_report, train_status
+from . import train_hosts, train_plan, train_report, train_simulate, train_status
 from .train_file import EXAMPLE, FILES, load
 from .train_hosts import LaunchLine, host_options, take_host_options
 
@@ -20,8 +20,15 @@ BAD_INPUT = 2
 ABOUT = {
     "status": "How a running training is: steps, replicas, loss, goodput, the last recovery.",
     "report": "What happened in a training, from its record: failures, recoveries, goodput, slow ranks.",
+    "plan": "How pipelines divide a model among nodes: templates, predicted times, pictures.",
+    "simulate": "What failures cost, replayed over a plan; Oobleck's published setting among them.",
 }
-VERBS: dict[str, Callable[[Sequence[str]], int]] = {"status": train_status.main, "report": train_report.main}
+VERBS: dict[str, Callable[[Sequence[str]], int]] = {
+    "status": train_status.main,
+    "report": train_report.main,
+    "plan": train_plan.main,
+    "simulate": train_simulate.main,
+}
 """What may follow ``train`` in place of a file."""
 DEFAULTS = {"PET_RESTART": "--restart=worker"}
 """What differs from ``multiworld run``, by the variable that says otherwise."""
@@ -35,6 +42,7 @@ examples:
   multiworld train --hostfile hosts --tag gpt2 train.py --epochs 3
   multiworld train status
   multiworld train report --svg what-happened.svg logs
+  multiworld train plan --layers 48 --nodes 8
 
 All options of 'multiworld run' may stand before FILE (its --help lists them); they override what a configuration file
 says. Unlike there, a worker that fails is started again by itself, up to 10 times in any ten minutes, unless
@@ -53,7 +61,7 @@ Exit status: that of 'multiworld run'."""
 )
 DESCRIPTION = (
     "Run a training: FILE is a Python program, or a configuration. Of one that runs, or has run:\n\n"
-    + "\n".join(f"  multiworld train {verb:<8}{about}" for verb, about in ABOUT.items())
+    + "\n".join(f"  multiworld train {verb:<10}{about}" for verb, about in ABOUT.items())
 )
 
 
@@ -128,7 +136,7 @@ def command_parser() -> CommandParser:
         description=DESCRIPTION,
         epilog=EPILOG,
         usage=f"{TRAIN} [OPTIONS OF multiworld run] FILE [ARGUMENTS OF FILE]\n"
-        f"       {TRAIN} --hostfile HOSTS [OPTIONS] FILE [ARGUMENTS OF FILE]\n       {TRAIN} {{status,report}} ...",
+        f"       {TRAIN} --hostfile HOSTS [OPTIONS] FILE [ARGUMENTS OF FILE]\n       {TRAIN} {{{','.join(VERBS)}}} ...",
         parents=[host_options()],
     )
     parser.add_argument("--nproc-per-node", metavar="N", help="replicas on this host (default: 1)")
@@ -140,4 +148,9 @@ def command_parser() -> CommandParser:
 
 def parsers() -> dict[str, CommandParser]:
     """Return the parsers of what follows ``train`` in place of a file, by its name."""
-    return {"status": train_status.command_parser(), "report": train_report.command_parser()}
+    return {
+        "status": train_status.command_parser(),
+        "report": train_report.command_parser(),
+        "plan": train_plan.command_parser(),
+        "simulate": train_simulate.command_parser(),
+    }

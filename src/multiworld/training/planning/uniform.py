@@ -27,4 +27,4 @@ def uniform_profile(
         )
         for index in range(num_layers)
     )
-    return Profile(model=f"{num_layers} equal layers", micro_batch=micro_batch, layers=layers)
+    return Profile(model="uniform", micro_batch=micro_batch, layers=layers)

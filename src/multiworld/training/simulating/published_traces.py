@@ -37,6 +37,10 @@ EC2 = """\
 """Spot instances (P3), scaled to 30. A node that was removed when it was added is left out."""
 
 
+TRACES = (*BETWEEN_LOSSES_S, "GCP", "EC2")
+"""Their names."""
+
+
 def published_traces() -> tuple[Trace, ...]:
     """Return the five traces of losses at equal intervals, and the two of spot instances."""
     return (

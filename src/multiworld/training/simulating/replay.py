@@ -60,7 +60,7 @@ class Replayed:
 
     ``good_s``: time of work that was committed and not done before; ``redone_s``: of work that was lost;
     ``paused_s``: in recoveries; ``stopped_s``: too few nodes were there. They add up to ``wall_s``, but for the time
-    that an unfinished step at the end took.
+    that an unfinished step at the end took. ``setbacks``: when how many computed samples were lost.
     """
 
     system: str
@@ -72,6 +72,7 @@ class Replayed:
     paused_s: float
     stopped_s: float
     spans: tuple[Span, ...]
+    setbacks: tuple[tuple[float, float], ...] = ()
 
     @property
     def samples_per_s(self) -> float:
@@ -81,6 +82,25 @@ class Replayed:
     def effective(self) -> float:
         """The part of the time in which work was done that was committed."""
         return self.good_s / self.wall_s if self.wall_s > 0 else 0.0
+
+    def curve(self, num: int) -> list[tuple[float, float]]:
+        """Return ``num`` points: samples a second that counted in the end, each a mean of equally much time."""
+        if not self.spans:
+            return []
+        begins_s, ends_s = self.spans[0].begins_s, self.spans[-1].ends_s
+        width_s = (ends_s - begins_s) / num
+        samples = [0.0] * num
+        for span in self.spans:
+            first = min(int((span.begins_s - begins_s) / width_s), num - 1)
+            for at in range(first, num):
+                from_s = max(span.begins_s, begins_s + at * width_s)
+                until_s = min(span.ends_s, begins_s + (at + 1) * width_s)
+                if until_s <= from_s:
+                    break
+                samples[at] += (until_s - from_s) * span.rate
+        for at_s, lost in self.setbacks:
+            samples[min(int((at_s - begins_s) / width_s), num - 1)] -= lost
+        return [(begins_s + (at + 0.5) * width_s, max(0.0, each) / width_s) for at, each in enumerate(samples)]
 
 
 def replay(trace: Trace, system: System) -> Replayed:
@@ -108,6 +128,7 @@ class _Run:
         self._good_s = self._redone_s = self._paused_s = self._stopped_s = 0.0
         self._at_last_commit = (0.0, 0.0, 0.0)
         self._spans: list[Span] = []
+        self._setbacks: list[tuple[float, float]] = []
 
     def advance(self, to_s: float) -> None:
         """Train until then."""
@@ -163,6 +184,8 @@ class _Run:
         self._stand(self._system.begun(self._used) if first else self._system.joined(self._used))
 
     def _stand(self, standing: Standing) -> None:
+        if lost := (1.0 - standing.kept) * self._progress * self._system.samples_per_step:
+            self._setbacks.append((self._now_s, lost))
         self._redone_s += (1.0 - standing.kept) * self._step_s
         self._step_s *= standing.kept
         self._progress *= standing.kept
@@ -182,4 +205,5 @@ class _Run:
             paused_s=lost[1],
             stopped_s=lost[2],
             spans=tuple(self._spans),
+            setbacks=tuple(self._setbacks),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 
 def number(value: float) -> str:
@@ -36,4 +37,17 @@ def size(num_bytes: float) -> str:
 
 
 def counted(how_many: int, noun: str) -> str:
-    return f"{how_many:,} {noun}{'s' * (how_many != 1)}"
+    plural = f"{noun}{'es' if noun.endswith(('s', 'ch')) else 's'}"
+    return f"{how_many:,} {noun if how_many == 1 else plural}"
+
+
+def columns(rows: Sequence[Sequence[str]], *, left: int) -> str:
+    """Return rows as lines, each column as wide as it must be: the first ``left`` begin where others begin."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(
+            f"{cell:<{width}}" if at < left else f"{cell:>{width}}"
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )

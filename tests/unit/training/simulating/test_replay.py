@@ -103,3 +103,13 @@ def test_a_loss_in_a_recovery_begins_it_anew() -> None:
 def test_all_nodes_lost_is_a_stop_and_new_ones_begin() -> None:
     found = replay(trace((5.0, LOSS, "a"), (5.0, LOSS, "b"), (9.0, JOIN, "c"), end_s=20.0), Fake())
     assert told(found) == (2, 19.0, 15.0, 0.0, 2.0, 2.0)
+
+
+def test_a_curve_holds_what_counted_in_the_end() -> None:
+    found = replay(trace((7.0, LOSS, "b"), end_s=20.0), Fake())
+    assert len(found.setbacks) == 1
+    assert found.setbacks[0] == pytest.approx((7.0, 4.0))
+    curve = found.curve(10)
+    assert [at_s for at_s, _ in curve] == [1.0, 3.0, 5.0, 7.0, 9.0, 11.0, 13.0, 15.0, 17.0, 19.0]
+    assert [rate for _, rate in curve] == pytest.approx([2.0, 2.0, 2.0, 0.0, 0.5] + [1.0] * 5)
+    assert found.curve(1)[0] == pytest.approx((10.0, (14.0 - 4.0 + 11.0) / 20.0))
