@@ -1,0 +1,164 @@
+"""Runs each layer forward and backward, and measures its times and memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from ...model.layers import LayeredModel, ModelLayer
+from ...model.layers.structure import taken_apart
+from ...model.layers.trial import left_as_it_was
+from ..planning.profile import LayerCost, Profile
+from .saved_memory import saved_bytes_counted
+
+ADAMW_STATES = 2
+"""Tensors of a parameter's size that AdamW holds for each parameter."""
+RUNS = 5
+LEAST_S, MOST_RUNS = 0.02, 50
+"""A layer that takes less time is run until this time is over, or so many times."""
+Loss = Callable[[Any, Any], torch.Tensor]
+
+
+def measure_layers(
+    layered: LayeredModel,
+    batch: Any,
+    *,
+    loss: Loss | None = None,
+    optimizer_states: int = ADAMW_STATES,
+    runs: int = RUNS,
+) -> Profile:
+    """Measure each layer with a micro-batch, on the device that the batch is on.
+
+    The times are the shortest of ``runs`` or more: other load can only add time. ``loss(output, target)``: its time
+    and memory count as the last layer's. ``optimizer_states``: tensors of its size that the optimizer holds for each
+    parameter; gradients are counted once. A weight that several layers use is counted in each of them. Parameters,
+    gradients, buffers and random numbers stay as they are.
+
+    Processes that measure at the same time disturb each other, and get different times: let one measure for all.
+    """
+    if runs < 1 or optimizer_states < 0:
+        raise ValueError(f"runs={runs}, optimizer_states={optimizer_states}: expected 1 or more, and 0 or more")
+    inputs = layered.inputs_of(batch)
+    modules = [layer.module for layer in layered.layers]
+    gradients = [(value, value.grad) for value in layered.parameters().values()]
+    costs: list[LayerCost] = []
+    values: Sequence[torch.Tensor] = inputs
+    for parameter, _ in gradients:
+        parameter.grad = None  # the measurement would add to it
+    try:
+        with left_as_it_was(modules, inputs):
+            for layer in layered.layers:
+                of_loss = None if loss is None or layer.outputs is not None else _with_target(loss, layered, batch)
+                trial = _LayerTrial(layer, values, of_loss)
+                costs.append(trial.cost(runs, optimizer_states))
+                values = trial.next_values()
+    finally:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+    return Profile(model=layered.name, micro_batch=_num_rows(inputs), layers=tuple(costs))
+
+
+def _with_target(loss: Loss, layered: LayeredModel, batch: Any) -> Callable[[Any], torch.Tensor]:
+    target = layered.target_of(batch)
+    return lambda output: loss(output, target)
+
+
+def _num_rows(inputs: Sequence[torch.Tensor]) -> int:
+    return inputs[0].shape[0] if inputs[0].dim() else 1
+
+
+class _LayerTrial:
+    """One layer with what it is called with. ``finish``: what is computed of its output."""
+
+    def __init__(
+        self, layer: ModelLayer, values: Sequence[torch.Tensor], finish: Callable[[Any], torch.Tensor] | None
+    ) -> None:
+        self._layer, self._finish = layer, finish
+        self._given = [value.detach().requires_grad_(value.requires_grad) for value in values]
+        self._trained = [value for value in layer.parameters.values() if value.requires_grad]
+        self._gradients: list[torch.Tensor] = []
+        self._devices = {value.device for value in (*self._given, *self._trained) if value.device.type != "cpu"}
+
+    def cost(self, runs: int, optimizer_states: int) -> LayerCost:
+        layer = self._layer
+        with saved_bytes_counted((*layer.parameters.values(), *layer.buffers.values())) as saved_bytes:
+            self._forward()
+            activation_bytes = saved_bytes()
+        self._backward(self._forward())  # not timed: the first run sets up memory and threads
+        forward_s, backward_s, inputs_s = self._times(runs)
+        weights = _size_bytes(layer.parameters.values())
+        trained, buffers = _size_bytes(self._trained), _size_bytes(layer.buffers.values())
+        return LayerCost(
+            name=layer.name,
+            forward_s=forward_s,
+            backward_s=backward_s,
+            weight_backward_s=min(max(backward_s - inputs_s, 0.0), backward_s) if self._trained else 0.0,
+            state_bytes=weights + trained * (1 + optimizer_states) + buffers,
+            move_bytes=weights + trained * optimizer_states + buffers,
+            activation_bytes=activation_bytes,
+            output_bytes=sum(each.size_bytes for each in layer.outputs or ()),
+        )
+
+    def next_values(self) -> list[torch.Tensor]:
+        """Return what the next layer is called with, each tensor with whether it needs a gradient."""
+        if self._layer.outputs is None:
+            return []
+        with torch.no_grad():
+            made = self._layer.module(*self._given)
+        return [
+            value.detach().requires_grad_(crossing.needs_grad)
+            for value, crossing in zip(made, self._layer.outputs, strict=True)
+        ]
+
+    def _times(self, runs: int) -> tuple[float, float, float]:
+        """Return the shortest time of a forward, of a backward, and of a backward for the inputs alone."""
+        forwards: list[float] = []
+        backwards: list[float] = []
+        inputs: list[float] = []
+        started = time.perf_counter()
+        while len(forwards) < runs or (len(forwards) < MOST_RUNS and time.perf_counter() - started < LEAST_S):
+            for weights, times in ((True, backwards), (False, inputs)):
+                self._synchronize()
+                begun = time.perf_counter()
+                roots = self._forward()
+                self._synchronize()
+                between = time.perf_counter()
+                self._backward(roots, weights=weights)
+                self._synchronize()
+                forwards.append(between - begun)
+                times.append(time.perf_counter() - between)
+        if not any(value.requires_grad for value in self._given):
+            return min(forwards), min(backwards), 0.0
+        return min(forwards), min(backwards), min(inputs)
+
+    def _forward(self) -> list[torch.Tensor]:
+        for value in self._given:
+            value.grad = None
+        with torch.enable_grad():
+            made = self._layer.module(*self._given)
+            made = made if self._finish is None else self._finish(made)
+        if self._layer.outputs is not None:
+            return [value for value, each in zip(made, self._layer.outputs, strict=True) if each.needs_grad]
+        return [value for value in taken_apart(made)[0] if value.requires_grad]
+
+    def _backward(self, roots: list[torch.Tensor], *, weights: bool = True) -> None:
+        wanted = [value for value in self._given if value.requires_grad] + (self._trained if weights else [])
+        if roots and wanted:
+            torch.autograd.backward(roots, self._ones(roots), inputs=wanted)
+
+    def _ones(self, roots: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return gradients of the outputs. They are made once: in a training, the next layer makes them."""
+        if not self._gradients:
+            self._gradients = [torch.ones_like(root) for root in roots]
+        return self._gradients
+
+    def _synchronize(self) -> None:
+        for device in self._devices:
+            torch.accelerator.synchronize(device)
+
+
+def _size_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(value.numel() * value.element_size() for value in tensors)

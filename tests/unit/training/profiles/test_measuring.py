@@ -1,0 +1,90 @@
+"""Tests of what is measured of layers: bytes exactly, times by what has to hold between them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from multiworld.model.layers import layers_by_hand
+from multiworld.training.profiles import measure_layers
+
+ROWS = 32
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(ROWS, 16, generator=generator), torch.randn(ROWS, 2, generator=generator)
+
+
+def stages() -> list[nn.Module]:
+    return [nn.Linear(16, 16, bias=False), nn.Sequential(nn.Linear(16, 512), nn.ReLU()), nn.Linear(512, 2)]
+
+
+def test_bytes_are_those_of_weights_states_and_saved_tensors() -> None:
+    profile = measure_layers(layers_by_hand(stages(), batch()), batch())
+    first, second, third = profile.layers
+    assert (profile.model, profile.micro_batch) == ("stages", ROWS)
+    assert first.state_bytes == 16 * 16 * 4 * 4  # weights, gradients, and two tensors of AdamW
+    assert first.move_bytes == 16 * 16 * 4 * 3
+    assert [each.output_bytes for each in profile.layers] == [ROWS * 16 * 4, ROWS * 512 * 4, 0]
+    assert first.activation_bytes == ROWS * 16 * 4  # the input
+    assert second.activation_bytes == ROWS * (16 + 512) * 4  # the input, and what ReLU returned
+    assert third.activation_bytes == ROWS * 512 * 4
+
+
+def test_another_optimizer_has_other_states() -> None:
+    profile = measure_layers(layers_by_hand(stages(), batch()), batch(), optimizer_states=0)
+    assert profile.layers[0].state_bytes == 16 * 16 * 4 * 2
+    assert profile.layers[0].move_bytes == 16 * 16 * 4
+
+
+def test_frozen_weights_have_no_gradients_and_states() -> None:
+    parts = stages()
+    parts[1].requires_grad_(False)
+    layer = measure_layers(layers_by_hand(parts, batch()), batch()).layers[1]
+    assert layer.state_bytes == layer.move_bytes == (16 * 512 + 512) * 4
+    assert layer.weight_backward_s == 0.0
+    assert layer.backward_s > 0.0
+
+
+def test_buffers_count_as_state_that_moves() -> None:
+    parts = [nn.Linear(16, 16), nn.BatchNorm1d(16)]
+    layer = measure_layers(layers_by_hand(parts, batch()), batch(), optimizer_states=0).layers[1]
+    assert layer.move_bytes == (4 * 16) * 4 + 8
+
+
+def test_times_grow_with_the_work() -> None:
+    parts = [nn.Linear(16, 1024), nn.Linear(1024, 1024), nn.Linear(1024, 2)]
+    layers = measure_layers(layers_by_hand(parts, batch()), batch()).layers
+    assert layers[1].forward_s > layers[2].forward_s
+    assert layers[1].backward_s > layers[2].backward_s
+    for layer in layers:
+        assert 0.0 <= layer.weight_backward_s <= layer.backward_s
+    assert layers[0].weight_backward_s == pytest.approx(layers[0].backward_s)  # its input needs no gradient
+
+
+def test_the_loss_counts_as_the_last_layers() -> None:
+    layered = layers_by_hand(stages(), batch())
+    profile = measure_layers(layered, batch(), loss=lambda output, target: (output.exp() - target).exp().sum())
+    assert profile.layers[-1].activation_bytes == ROWS * (512 + 2 + 2) * 4
+    assert profile.layers[-1].output_bytes == 0
+
+
+def test_measuring_changes_nothing() -> None:
+    parts = [nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Sequential(nn.Dropout(0.5), nn.Linear(16, 2))]
+    parts[0].weight.grad = torch.ones(16, 16)
+    layered = layers_by_hand(parts, batch())
+    before = {name: value.clone() for name, value in nn.Sequential(*parts).state_dict().items()}
+    state = torch.get_rng_state()
+    measure_layers(layered, batch())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, before[name]) for name, value in nn.Sequential(*parts).state_dict().items())
+    gradients = {name: value.grad for name, value in layered.parameters().items()}
+    assert torch.equal(gradients.pop("0.weight"), torch.ones(16, 16))  # type: ignore[arg-type]
+    assert set(gradients.values()) == {None}
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ValueError, match="runs=0"):
+        measure_layers(layers_by_hand(stages(), batch()), batch(), runs=0)
