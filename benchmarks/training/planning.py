@@ -10,12 +10,12 @@ from itertools import combinations, pairwise
 import numpy as np
 
 from multiworld.bench.report import Bound, Line
-from multiworld.training.planning.bounds import lower_bounds_s
-from multiworld.training.planning.making import best_templates
 from multiworld.training.planning.nodes import Node
 from multiworld.training.planning.profile import LayerCost, Profile
+from multiworld.training.planning.search.making import best_templates
 from multiworld.training.planning.template import Schedule, Stage, Template
 from multiworld.training.planning.templates import make_templates
+from multiworld.training.planning.times.bounds import lower_bounds_s
 from multiworld.training.planning.timing import Timing
 
 __all__ = ["predicted", "templates"]

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multiworld.training.planning.bounds import lower_bounds_s
-from multiworld.training.planning.curve import curves_s
-from multiworld.training.planning.making import best_templates
+from multiworld.training.planning.arrays import Floats, Ints
 from multiworld.training.planning.nodes import Node
 from multiworld.training.planning.operations import Kind, Operation
 from multiworld.training.planning.orders import in_flight, orders
 from multiworld.training.planning.profile import LayerCost, Profile
-from multiworld.training.planning.rounds import iterations_s
-from multiworld.training.planning.segments import Floats, Ints
+from multiworld.training.planning.search.making import best_templates
 from multiworld.training.planning.simulation import iteration_s, timeline
 from multiworld.training.planning.template import Schedule, Stage, Template
+from multiworld.training.planning.times.bounds import lower_bounds_s
+from multiworld.training.planning.times.curve import curves_s
+from multiworld.training.planning.times.rounds import iterations_s
 from multiworld.training.planning.timing import Timing
 
 seconds = st.floats(0.01, 3.0)

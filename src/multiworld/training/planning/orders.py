@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from .interleaving import interleaved
 from .operations import Kind, Operation
+from .schedules.interleaving import interleaved
+from .schedules.zero_bubble import zero_bubble
 from .template import Schedule
-from .zero_bubble import zero_bubble
 
 
 def orders(

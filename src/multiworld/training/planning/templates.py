@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ..errors import LayerTooLargeError, ModelTooLargeError, TooFewNodesError
+from .arrays import Floats
 from .coverage import uncovered
-from .curve import curves_s
-from .making import best_templates, layouts
 from .nodes import Node
 from .profile import Profile
-from .segments import Floats, Segments
+from .search.making import best_templates, layouts
+from .search.segments import Segments
 from .template import Schedule, Template
+from .times.curve import curves_s
 from .timing import Timing
 
 
@@ -99,7 +100,8 @@ class Templates:
             forward_s[-template.num_stages :, column] = timing.forward_s
             backward_s[-template.num_stages :, column] = timing.backward_s
             transfers_s[-template.num_stages : -1, column] = timing.transfers_s
-            limits[:, column] = np.minimum(ahead, template.max_in_flight[0])
+            is_free = template.max_in_flight[0] >= template.num_stages
+            limits[:, column] = ahead if is_free else np.minimum(ahead, template.max_in_flight[0])
         times_s = curves_s(forward_s, backward_s, transfers_s, limits, up_to)
         return {each.num_nodes: times_s[:, column] for column, each in enumerate(made)}
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .nodes import Node
-from .segments import Floats
+from ..arrays import Floats
+from ..nodes import Node
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .operations import Kind, Operation
+from ..operations import Kind, Operation
 
 
 def interleaved(num_stages: int, num_ranks: int, num_micro_batches: int) -> tuple[tuple[Operation, ...], ...]:

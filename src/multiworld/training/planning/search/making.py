@@ -7,14 +7,15 @@ from itertools import pairwise
 
 import numpy as np
 
+from ..arrays import Ints
+from ..nodes import Node
+from ..profile import Profile
+from ..template import Stage, Template
 from .candidates import Candidates, Judge
-from .nodes import Node
-from .partition import Partitions
+from .partitions import Partitions
 from .places import Places
-from .profile import Profile
 from .search import Search, all_partitions, is_few, with_slack
-from .segments import Ints, Segments
-from .template import Stage, Template
+from .segments import Segments
 
 
 def best_templates(

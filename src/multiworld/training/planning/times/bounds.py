@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .segments import Floats, Ints
+from ..arrays import Floats, Ints
 
 
 def lower_bounds_s(forward_s: Floats, backward_s: Floats, transfers_s: Floats, limits: Ints, counts: Ints) -> Floats:

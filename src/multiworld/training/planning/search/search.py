@@ -8,9 +8,9 @@ from math import comb
 
 import numpy as np
 
+from ..arrays import Bools, Ints
 from .candidates import Candidates, Judge
-from .partition import Partitions
-from .segments import Bools, Ints
+from .partitions import Partitions
 
 FEW = 400  # partitions: so many are tried one and all
 SLACK = 0.06  # how far above the least the slowest stage may be

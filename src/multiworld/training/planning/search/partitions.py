@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..arrays import Bools, Floats, Ints
 from .candidates import Candidates
 from .places import Places
-from .segments import Bools, Floats, Ints, Segments
+from .segments import Segments
 
 MODES = 3
 

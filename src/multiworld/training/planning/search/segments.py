@@ -6,13 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from .profile import Profile
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from ..arrays import Bools, Floats
+from ..profile import Profile
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..arrays import Bools, Floats, Ints
 from .rounds import Rounds
-from .segments import Floats, Ints
 
 NEVER = -np.inf
+LOOK_EVERY = 8  # rounds, for pipelines that have become steady
 
 
 def curves_s(forward_s: Floats, backward_s: Floats, transfers_s: Floats, limits: Ints, up_to: int) -> Floats:
@@ -25,7 +26,7 @@ def curves_s(forward_s: Floats, backward_s: Floats, transfers_s: Floats, limits:
     """
     rounds = Rounds(forward_s, backward_s, transfers_s, limits)
     width = int(limits.max())
-    remains = _Remains.of(rounds, limits, width)
+    remains = _Remains.after(rounds, limits, width)
     times_s = np.zeros((up_to + 1, forward_s.shape[1]))
     warm_up = np.zeros((width, *forward_s.shape))  # [round], what ended last
     for index in range(1 - width, 0):
@@ -42,16 +43,21 @@ def _full(rounds: Rounds, remains: _Remains, width: int, times_s: Floats) -> Non
     """Fill in the times for ``width`` micro-batches and more. Round -1 was the last."""
     if width < len(times_s):
         times_s[width] = remains.longest_s(width, rounds.forward_end, rounds.backward_end)
+    going = np.arange(times_s.shape[1])  # pipelines that are still simulated
     for count in range(width + 1, len(times_s)):
         forward_end, backward_end = rounds.forward_end, rounds.backward_end
         rounds.advance(None, with_backwards=True)
-        times_s[count] = remains.longest_s(width, rounds.forward_end, rounds.backward_end)
-        shifts_s = np.concatenate((rounds.forward_end - forward_end, rounds.backward_end - backward_end))
-        period_s = shifts_s.max(0)
-        if count % 4 == 0 and (period_s - shifts_s.min(0) <= 1e-11 * period_s).all():
-            rest = np.arange(1, len(times_s) - count)
-            times_s[count + 1 :] = times_s[count] + rest[:, None] * period_s
-            return
+        times_s[count, going] = remains.longest_s(width, rounds.forward_end, rounds.backward_end)
+        if count % LOOK_EVERY == 0:
+            shifts_s = np.concatenate((rounds.forward_end - forward_end, rounds.backward_end - backward_end))
+            period_s = shifts_s.max(0)
+            is_steady = period_s - shifts_s.min(0) <= 1e-11 * period_s
+            if is_steady.any():
+                steady, more = going[is_steady], np.arange(1, len(times_s) - count)
+                times_s[count + 1 :, steady] = times_s[count, steady] + more[:, None] * period_s[is_steady]
+                going, rounds, remains = going[~is_steady], rounds.of(~is_steady), remains.of(~is_steady)
+                if not len(going):
+                    return
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ class _Remains:
     after_backward_s: Floats
 
     @classmethod
-    def of(cls, rounds: Rounds, limits: Ints, width: int) -> _Remains:
+    def after(cls, rounds: Rounds, limits: Ints, width: int) -> _Remains:
         forward_s, hops_s = rounds.forward_s, rounds.hops_s
         after_forward = np.full((width + 1, *forward_s.shape), NEVER)
         after_backward = np.full((width + 1, *forward_s.shape), NEVER)
@@ -82,6 +88,10 @@ class _Remains:
             after_backward[left] = after + np.where(is_active, forward_s, 0.0)
             after_forward[left, :-1] = np.where(is_active[1:] & rounds.falls, (after + gained_s)[1:], NEVER)
         return cls(after_forward, after_backward)
+
+    def of(self, pipelines: Bools) -> _Remains:
+        """Return those of some pipelines."""
+        return _Remains(self.after_forward_s[..., pipelines], self.after_backward_s[..., pipelines])
 
     def longest_s(self, left: int, forward_end: Floats, backward_end: Floats) -> Floats:
         """Return when the step ends if these operations ended then and so many rounds are left."""

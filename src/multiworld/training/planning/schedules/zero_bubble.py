@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .operations import Kind, Operation
+from ..operations import Kind, Operation
 
 
 def zero_bubble(limits: Sequence[int], num_micro_batches: int) -> tuple[tuple[Operation, ...], ...]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .segments import Bools, Floats, Ints
+from ..arrays import Bools, Floats, Ints
 
 
 def iterations_s(forward_s: Floats, backward_s: Floats, transfers_s: Floats, limits: Ints, counts: Ints) -> Floats:
@@ -40,6 +40,7 @@ class Rounds:
     """
 
     def __init__(self, forward_s: Floats, backward_s: Floats, transfers_s: Floats, limits: Ints) -> None:
+        self._backward_s, self._limits = backward_s, limits
         falls = limits[:-1] - limits[1:]
         assert np.isin(falls, (0, 1)).all(), f"limits fall by {falls}"
         self.forward_s, self.hops_s = forward_s, transfers_s.copy()
@@ -51,6 +52,17 @@ class Rounds:
         self.rest_s = after_s - backward_s
         self.forward_end = np.zeros_like(forward_s)
         self.backward_end = np.zeros_like(forward_s)
+
+    def of(self, pipelines: Bools) -> Rounds:
+        """Return those of some pipelines, which go on from here."""
+        rounds = Rounds(
+            self.forward_s[:, pipelines],
+            self._backward_s[:, pipelines],
+            self.hops_s[:, pipelines],
+            self._limits[:, pipelines],
+        )
+        rounds.forward_end, rounds.backward_end = self.forward_end[:, pipelines], self.backward_end[:, pipelines]
+        return rounds
 
     def advance(self, is_active: Bools | None, *, with_backwards: bool) -> None:
         """Compute one round. A stage that is not active has no forward in it, because it had none yet, or all.

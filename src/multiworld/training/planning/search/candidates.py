@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .bounds import lower_bounds_s
+from ..arrays import Bools, Floats, Ints
+from ..times.bounds import lower_bounds_s
+from ..times.rounds import iterations_s
 from .places import Places
-from .rounds import iterations_s
-from .segments import Bools, Floats, Ints, Segments
+from .segments import Segments
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Orders of operations other than 1F1B's."""

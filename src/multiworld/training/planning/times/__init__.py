@@ -1,0 +1,1 @@
+"""Exact times and lower bounds of many pipelines at once."""
