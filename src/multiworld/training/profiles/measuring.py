@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -17,8 +18,9 @@ from .saved_memory import saved_bytes_counted
 ADAMW_STATES = 2
 """Tensors of a parameter's size that AdamW holds for each parameter."""
 RUNS = 5
-LEAST_S, MOST_RUNS = 0.02, 50
-"""A layer that takes less time is run until this time is over, or so many times."""
+MOST_RUNS = 100
+SHORTER = 0.97
+"""A run that takes at most so much of the shortest time before counts as shorter."""
 Loss = Callable[[Any, Any], torch.Tensor]
 
 
@@ -32,7 +34,8 @@ def measure_layers(
 ) -> Profile:
     """Measure each layer with a micro-batch, on the device that the batch is on.
 
-    The times are the shortest of ``runs`` or more: other load can only add time. ``loss(output, target)``: its time
+    The times are the shortest. A layer is run until ``runs`` runs in a row were not shorter: other load can only add
+    time. ``loss(output, target)``: its time
     and memory count as the last layer's. ``optimizer_states``: tensors of its size that the optimizer holds for each
     parameter; gradients are counted once. A weight that several layers use is counted in each of them. Parameters,
     gradients, buffers and random numbers stay as they are.
@@ -115,24 +118,28 @@ class _LayerTrial:
 
     def _times(self, runs: int) -> tuple[float, float, float]:
         """Return the shortest time of a forward, of a backward, and of a backward for the inputs alone."""
-        forwards: list[float] = []
-        backwards: list[float] = []
-        inputs: list[float] = []
-        started = time.perf_counter()
-        while len(forwards) < runs or (len(forwards) < MOST_RUNS and time.perf_counter() - started < LEAST_S):
-            for weights, times in ((True, backwards), (False, inputs)):
-                self._synchronize()
-                begun = time.perf_counter()
-                roots = self._forward()
-                self._synchronize()
-                between = time.perf_counter()
-                self._backward(roots, weights=weights)
-                self._synchronize()
-                forwards.append(between - begun)
-                times.append(time.perf_counter() - between)
-        if not any(value.requires_grad for value in self._given):
-            return min(forwards), min(backwards), 0.0
-        return min(forwards), min(backwards), min(inputs)
+        best = [math.inf] * 3
+        in_vain = 0
+        for _ in range(MOST_RUNS):
+            forward_s, backward_s = self._timed(weights=True)
+            again_s, inputs_s = self._timed(weights=False)
+            times = [min(forward_s, again_s), backward_s, inputs_s]
+            in_vain = 0 if any(new < SHORTER * old for new, old in zip(times, best, strict=True)) else in_vain + 1
+            best = [min(pair) for pair in zip(times, best, strict=True)]
+            if in_vain == runs:
+                break
+        needs_gradients = any(value.requires_grad for value in self._given)
+        return best[0], best[1], best[2] if needs_gradients else 0.0
+
+    def _timed(self, *, weights: bool) -> tuple[float, float]:
+        self._synchronize()
+        begun = time.perf_counter()
+        roots = self._forward()
+        self._synchronize()
+        between = time.perf_counter()
+        self._backward(roots, weights=weights)
+        self._synchronize()
+        return between - begun, time.perf_counter() - between
 
     def _forward(self) -> list[torch.Tensor]:
         for value in self._given:

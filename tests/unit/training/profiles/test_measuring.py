@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import nn
@@ -54,6 +56,16 @@ def test_buffers_count_as_state_that_moves() -> None:
     assert layer.move_bytes == (4 * 16) * 4 + 8
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Compute in one thread: several wait for each other, and with other load on the machine that takes long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_times_grow_with_the_work() -> None:
     parts = [nn.Linear(16, 1024), nn.Linear(1024, 1024), nn.Linear(1024, 2)]
     layers = measure_layers(layers_by_hand(parts, batch()), batch()).layers
