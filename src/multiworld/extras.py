@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib.util import find_spec
 
-__all__ = ["SERVING", "install_extra", "missing_modules"]
+__all__ = ["SERVING", "TRAINING", "install_extra", "missing_modules"]
 
 SERVING = ("httptools", "numpy", "orjson", "safetensors", "uvicorn")
 """The modules of the extra ``serving`` without which nothing is served. PyYAML and rich have uses of their own."""
+TRAINING = ("numpy", "scipy")
+"""The modules of the extra ``training`` without which no pipelines are planned."""
 
 
 def install_extra(name: str) -> str:

@@ -197,6 +197,7 @@ def test_an_extra_names_the_packages_of_its_own_and_of_those_it_includes_that_ar
         "demo": ("orjson-that-nobody-has", "scikit-learn-that-nobody-has"),
         "mpi": (),
         "tracing": (),
+        "training": (),
     }
 
 

@@ -15,6 +15,8 @@ from multiworld.serving.config import ConfigError
 from multiworld.serving.config.document import Document
 from multiworld.serving.errors import DeploymentError
 from multiworld.serving.tracing.exporter import SDK, check_installed
+from multiworld.training.errors import SetupError
+from multiworld.training.planning import installed
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,6 +48,13 @@ def test_yaml_mpi_and_traces_name_their_extra(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(DeploymentError, match=re.escape(install_extra("tracing"))):
         check_installed()
     assert install_extra("mpi") in mpi_job.NOT_INSTALLED
+
+
+def test_plans_of_pipelines_name_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed.check_installed()
+    hide(monkeypatch, "scipy")
+    with pytest.raises(SetupError, match=re.escape(f"need scipy: {install_extra('training')}")):
+        installed.check_installed()
 
 
 def test_missing_modules_are_named_in_order() -> None:

@@ -24,6 +24,7 @@ EXTRAS = {
     "demo": "multiworld demo",
     "mpi": "the channel mpi",
     "tracing": "traces of requests over OTLP",
+    "training": "plans of pipelines: multiworld train plan, job.pipeline",
 }
 """What a user of the package may want besides, and for what; ``dev`` and ``docs`` are for those who change it."""
 FEW_OPEN_FILES = 4096

@@ -322,6 +322,25 @@ class TooFewNodesError(PlanError):
         )
 
 
+class GlobalBatchTooSmallError(PlanError):
+    """Fewer micro-batches in a step than there must be pipelines.
+
+    Fields: ``num_micro_batches``, ``num_pipelines`` (at least), ``micro_batch``: samples of one.
+    """
+
+    def __init__(self, num_micro_batches: int, num_pipelines: int, micro_batch: int) -> None:
+        super().__init__(num_micro_batches, num_pipelines, micro_batch)
+        self.num_micro_batches, self.num_pipelines, self.micro_batch = num_micro_batches, num_pipelines, micro_batch
+
+    def __str__(self) -> str:
+        return (
+            f"a global batch of {self.num_micro_batches * self.micro_batch} samples is {self.num_micro_batches} "
+            f"micro-batches of {self.micro_batch}, and {self.num_pipelines} pipelines need at least one each: "
+            f"{self.num_pipelines} x {self.micro_batch} = {self.num_pipelines * self.micro_batch} samples. Raise "
+            "global_batch, or lower micro_batch or tolerate"
+        )
+
+
 def _gib(size_bytes: int) -> str:
     return f"{size_bytes / 2**30:.2f} GiB" if size_bytes >= 2**30 // 10 else f"{size_bytes / 2**20:.2f} MiB"
 

@@ -54,6 +54,7 @@ from .parts import TrainedParts
 from .pipeline.assignment import Assignment, Role
 from .pipeline.parts import PipelinedParts
 from .pipeline.pipe import Pipe
+from .planning.installed import check_installed
 from .publishing import Listener, Publisher
 from .recovery.agreement import Rules
 from .recovery.membership import Membership, MembershipOptions, OverError, new_member
@@ -324,6 +325,7 @@ class Job:
         self._check_not_begun("pipeline")
         if isinstance(self._parts, PipelinedParts) or self._parts.modules:
             raise ValueError("a job trains one model in pipelines, and no replicas beside it")
+        check_installed()
         from .pipeline.opening import open_pipeline  # with planning, which needs NumPy
 
         opened = self._opened = open_pipeline(
