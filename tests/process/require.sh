@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Give this machine what some tests start beside our own processes, on Debian installed if it is missing: Open MPI's
-# mpiexec for the jobs of the mpi channel (25 MB), etcd for agents that meet through one (50 MB), and promtool, which
-# checks what /metrics answers (100 MB). Where they cannot be had, those tests are skipped and say why; all others need
+# mpiexec for the jobs of the mpi channel (25 MB), etcd for agents that meet through one (50 MB), promtool, which
+# checks what /metrics answers (100 MB), and sshd for trainings on several hosts (5 MB). Where they cannot be had, those tests are skipped and say why; all others need
 # none of them.
 set -euo pipefail
+PATH="$PATH:/usr/sbin"
 
 note() {
 	echo "note: the tests with $1 will be skipped: $2" >&2
@@ -34,3 +35,4 @@ want() {
 want "MPI jobs" mpiexec openmpi-bin
 want "a real etcd" etcd etcd-server etcd-client
 want "promtool" promtool prometheus
+want "a real ssh" sshd openssh-server openssh-client

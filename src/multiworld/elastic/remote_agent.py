@@ -20,7 +20,7 @@ from types import FrameType
 from ..process.interruption import ENDING, SIGNALLED, end_on_signals, held, takeable
 from ..process.spawn.forking import die_with_parent
 from ..wire.messages import from_json
-from .hosts.far_order import END, SILENT_S, FarOrder
+from .hosts.far_order import END, FarOrder
 
 BAD_INPUT = 2
 PIECE = 65536
@@ -99,9 +99,10 @@ class _Attendance:
 
     def __init__(self, order: FarOrder, launcher: subprocess.Popen[bytes], near_end: _NearEnd) -> None:
         self._order, self._launcher, self._near_end = order, launcher, near_end
-        self._silent_at = time.monotonic() + SILENT_S if order.ready else None
+        self._silent_at: float | None = None
         self._steps: list[tuple[float, Callable[[], None]]] = []
         """When what is done, if the launcher has not ended by then. Empty as long as it may go on."""
+        self._hear()
 
     def run(self) -> None:
         watched = select.poll()
@@ -129,10 +130,14 @@ class _Attendance:
     def _heard(self, lines: list[bytes] | None) -> None:
         if lines is None:
             self._lost()
-        elif self._silent_at is not None:
-            self._silent_at = time.monotonic() + SILENT_S
-        for _ in range((lines or []).count(END)):
+            return
+        self._hear()
+        for _ in range(lines.count(END)):
             self._launcher.terminate()
+
+    def _hear(self) -> None:
+        if self._order.silent_s is not None and not self._steps:
+            self._silent_at = time.monotonic() + self._order.silent_s
 
     def _take_steps(self) -> None:
         now = time.monotonic()
@@ -146,9 +151,6 @@ class _Attendance:
         """The near end is gone: have this host leave the job, or end it."""
         self._silent_at = None
         if self._steps:
-            return
-        if self._order.ready == "":
-            self._launcher.terminate()
             return
         now, end_s = time.monotonic(), self._order.end_s
         if self._order.leaves is not None and self._leave(self._order.leaves):

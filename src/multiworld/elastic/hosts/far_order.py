@@ -27,7 +27,9 @@ class FarOrder:
     command: str = "multiworld exec"
     """The command that the user has typed, for messages."""
     ready: str = ""
-    """The line that says that the launcher was started; empty: none is wanted, and the near end sends no beats."""
+    """The line that says that the launcher was started; empty: none is wanted."""
+    silent_s: float | None = None
+    """Without a beat for so long the near end counts as lost; None: it sends none."""
     leaves: str | None = None
     """The job that the host leaves, so that the others go on, if the near end is lost; None: the job ends then."""
     end_s: float = END_S

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .far_order import END_S, FAR_END, FarOrder
+from .far_order import END_S, FAR_END, SILENT_S, FarOrder
 from .hostfile import HostLine
 
 SSH_OPTIONS = ("BatchMode=yes", "ConnectTimeout=15", "ServerAliveInterval=5", "ServerAliveCountMax=3")
@@ -79,6 +79,7 @@ class HostfileJob:
             module="multiworld",
             command="multiworld train",
             ready=self.ready(index),
+            silent_s=SILENT_S,
             leaves=self.tag,
             end_s=self.end_s,
         )
