@@ -86,7 +86,7 @@ def test_a_bad_option_is_a_bad_line(line: str, told: str, capsys: pytest.Capture
 def test_the_published_setting_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     svg = tmp_path / "gcp.svg"
     text = said(capsys, "simulate", "--published", "--only", "GCP", "--only", "BERT-large", "--svg", str(svg))
-    assert text.splitlines()[-1] == "1 row: multiworld is behind in none"
+    assert "multiworld beside Oobleck here: 1 row, behind in none" in text
     assert svg.read_text().count("<polyline") == 3
     (row,) = json.loads(said(capsys, "simulate", "--published", "--only", "GCP", "--only", "GPT-2", "--json"))
     assert (row["trace"], row["model"]) == ("GCP", "GPT-2")

@@ -20,8 +20,7 @@ BYTES_PER_S = 1.25e9
 BYTES_PER_PARAMETER = 12
 """What moves with a parameter: itself and two moments of Adam, in fp32."""
 NUM_PIPELINES = 2
-"""The fewest that survive a loss. With more, one pipeline's share of a step, which is redone, is smaller."""
-JOIN_PAUSE_S = 0.5
+"""The fewest that survive a loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +47,13 @@ class Oobleck:
 
 @dataclass(frozen=True, kw_only=True)
 class Ours:
-    """This project at the same rates. ``redoes_steps``: a loss costs the whole unfinished step, as with Oobleck."""
+    """This project at the same rates: the unfinished step is done again, and new nodes are used after the current step.
+
+    ``keeps_shares``: what if only those pipelines redid their share of the step that lost a node.
+    """
 
     model: PublishedModel
-    redoes_steps: bool = False
+    keeps_shares: bool = False
     name: str = "multiworld"
     takes_joins: bool = True
 
@@ -63,13 +65,12 @@ class Ours:
         return Standing(rate=self.model.rate(len(nodes)))
 
     def lost(self, nodes: Sequence[str], gone: Sequence[str]) -> Standing:
-        """Only a pipeline that lost a node redoes its share; at worst each lost node was in another one."""
-        kept = 0.0 if self.redoes_steps else max(0.0, 1.0 - len(gone) / NUM_PIPELINES)
+        """At worst each lost node was in another pipeline."""
+        kept = max(0.0, 1.0 - len(gone) / NUM_PIPELINES) if self.keeps_shares else 0.0
         return Standing(rate=self.model.rate(len(nodes)), pause_s=CONTROL_S + self.transfer_s(len(nodes)), kept=kept)
 
     def joined(self, nodes: Sequence[str]) -> Standing:
-        """The newcomer got its layers while the others trained on."""
-        return Standing(rate=self.model.rate(len(nodes)), pause_s=JOIN_PAUSE_S)
+        return Standing(rate=self.model.rate(len(nodes)), pause_s=CONTROL_S + self.transfer_s(len(nodes)))
 
     def transfer_s(self, num_nodes: int) -> float:
         """Return at most how long state moves: each node of a pipeline gets all of its layers anew, at once."""
@@ -79,18 +80,18 @@ class Ours:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One trace and one model. ``step_redone``: ours, were the whole step lost."""
+    """One trace and one model. ``shares_kept``: ours, if it redid no more than the share of the pipeline that broke."""
 
     trace: Trace
     model: PublishedModel
     published: PublishedResult
     oobleck: Replayed
     ours: Replayed
-    step_redone: Replayed
+    shares_kept: Replayed
 
     @property
     def over_published(self) -> float:
-        """Ours beside what Oobleck's authors' simulator prints."""
+        """Ours beside what the simulator of Oobleck's authors prints, which goes on with steps in a recovery."""
         return self.ours.samples_per_s / self.published.oobleck
 
     @property
@@ -110,5 +111,5 @@ def rows(traces: Sequence[str] = (), models: Sequence[str] = ()) -> Iterator[Row
                     published=RESULTS[trace.name, model.name],
                     oobleck=replay(trace, Oobleck(model=model)),
                     ours=replay(trace, Ours(model=model)),
-                    step_redone=replay(trace, Ours(model=model, redoes_steps=True)),
+                    shares_kept=replay(trace, Ours(model=model, keeps_shares=True)),
                 )

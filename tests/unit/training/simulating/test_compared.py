@@ -6,7 +6,7 @@ import pytest
 
 from multiworld.training.simulating.compared import Oobleck, Ours, Row, rows
 from multiworld.training.simulating.published import MODELS, RESULTS
-from multiworld.training.simulating.published_traces import published_traces
+from multiworld.training.simulating.published_traces import CREATION_S, published_traces
 from multiworld.training.simulating.replay import replay
 
 
@@ -20,25 +20,41 @@ def test_every_row_of_the_published_table_is_there(table: list[Row]) -> None:
     assert len(table) == 35
 
 
-def test_ours_commits_at_least_what_oobleck_published_in_every_row(table: list[Row]) -> None:
-    assert {(row.trace.name, row.model.name): row.over_published for row in table if row.over_published < 1.0} == {}
-
-
-def test_ours_commits_at_least_what_oobleck_does_by_the_same_rules(table: list[Row]) -> None:
+def test_ours_commits_at_least_what_oobleck_does_by_the_same_rules_in_every_row(table: list[Row]) -> None:
     assert {(row.trace.name, row.model.name): row.over_oobleck for row in table if row.over_oobleck < 1.0} == {}
 
 
-def test_it_is_ahead_by_the_same_rules_even_if_it_lost_the_whole_step(table: list[Row]) -> None:
-    worse = [
-        (row.trace.name, row.model.name)
-        for row in table
-        if row.step_redone.samples_per_s < row.oobleck.samples_per_s * (1 - 1e-12)
-    ]
-    assert worse == []
+def test_ours_commits_more_than_what_is_printed_where_nodes_come_again(table: list[Row]) -> None:
+    spot = [row.over_published for row in table if row.trace.name in ("GCP", "EC2")]
+    assert len(spot) == 10
+    assert min(spot) > 1.08
 
 
-def test_losses_at_equal_intervals_give_oobleck_what_its_authors_simulator_prints(table: list[Row]) -> None:
-    """There steps go on in a recovery, so it prints up to 3.6 % more; spot traces stop there after double losses."""
+def test_shares_that_are_kept_would_be_ahead_of_what_is_printed_in_every_row(table: list[Row]) -> None:
+    assert all(row.shares_kept.samples_per_s > row.published.oobleck for row in table)
+
+
+def test_the_authors_simulator_counts_steps_within_recoveries(table: list[Row]) -> None:
+    """What it prints is what comes of that, but for one step: a step is lost or not by milliseconds there."""
+    for row in table:
+        if row.trace.name not in ("GCP", "EC2"):
+            steps = steps_that_go_on_in_recoveries(row)
+            printed = row.published.oobleck * (row.trace.end_s - CREATION_S) / row.model.samples_per_step
+            assert abs(steps - printed) < 2.0, (row.trace.name, row.model.name)
+            assert steps >= row.oobleck.num_steps
+
+
+def steps_that_go_on_in_recoveries(row: Row) -> int:
+    """Count the steps if only the one that is unfinished at the end of a recovery is lost."""
+    now_s, nodes, steps = CREATION_S, 30, 0
+    losses = [change.at_s for change in row.trace.changes if change.lost][:-1]
+    for until_s in [*(at_s + row.model.oobleck_s for at_s in losses), row.trace.end_s]:
+        steps += int((until_s - now_s) * row.model.rate(nodes) / row.model.samples_per_step)
+        now_s, nodes = until_s, nodes - 1
+    return steps
+
+
+def test_losses_at_equal_intervals_cost_oobleck_what_its_authors_simulator_does_not_count(table: list[Row]) -> None:
     for row in table:
         if row.trace.name not in ("GCP", "EC2"):
             assert 0.964 < row.oobleck.samples_per_s / row.published.oobleck <= 1.0001, (row.trace.name, row.model.name)
