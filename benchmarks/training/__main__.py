@@ -11,6 +11,7 @@ from multiworld.bench.report import Line
 from ..suite import Suite
 from . import beside, disturbed, faithful
 from .alarms import alarms
+from .families import families
 from .kills import kills
 from .overhead import checkpoints, overhead
 from .planning import predicted, templates
@@ -49,6 +50,10 @@ LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "alarms": ("slow ranks and false alarms, simulated", lambda o: alarms(o.noisy_steps, o.slow_ranks, o.seed)),
     "templates": ("templates of pipelines: made in what time, and how good", lambda o: templates(o.seed)),
     "predicted": ("what a template says of a step, against a simulation of it", lambda o: predicted(o.seed)),
+    "families": (
+        "GPT-2, Llama, BERT, T5, a ResNet and experts, cut from their configurations",
+        lambda o: families(),
+    ),
     "diloco": ("bytes in rounds of 50 steps", lambda o: beside.diloco(o.steps)),
 }
 NOT_REPEATED = (
@@ -63,6 +68,7 @@ NOT_REPEATED = (
     "diloco",
     "templates",
     "predicted",
+    "families",
 )
 SUITE = Suite(
     name="training",
