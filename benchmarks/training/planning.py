@@ -16,7 +16,7 @@ from multiworld.training.planning.search.making import best_templates
 from multiworld.training.planning.template import Schedule, Stage, Template
 from multiworld.training.planning.templates import make_templates
 from multiworld.training.planning.times.bounds import lower_bounds_s
-from multiworld.training.planning.timing import Timing
+from multiworld.training.planning.timing import Timing, pipelines_of
 
 __all__ = ["predicted", "templates"]
 
@@ -120,11 +120,8 @@ def cpu_s(make: Callable[[], dict[int, Template]]) -> tuple[float, dict[int, Tem
 
 def bound_s(timing: Timing) -> float:
     """Return the lower bound with which candidates are pruned."""
-    columns = [np.array(each, float)[:, None] for each in (timing.forward_s, timing.backward_s)]
-    transfers_s = np.array([*timing.transfers_s, 0.0])[:, None]
-    limits = np.array(timing.template.max_in_flight)[:, None]
     counts = np.array([timing.template.num_micro_batches])
-    return float(lower_bounds_s(columns[0], columns[1], transfers_s, limits, counts)[0])
+    return float(lower_bounds_s(pipelines_of([timing]), counts)[0])
 
 
 def formula_s(timing: Timing) -> float:

@@ -8,60 +8,72 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multiworld.training.planning.arrays import Floats, Ints
 from multiworld.training.planning.nodes import Node
 from multiworld.training.planning.operations import Kind, Operation
 from multiworld.training.planning.orders import in_flight, orders
 from multiworld.training.planning.profile import LayerCost, Profile
 from multiworld.training.planning.search.making import best_templates
-from multiworld.training.planning.simulation import iteration_s, timeline
+from multiworld.training.planning.simulation import timeline
 from multiworld.training.planning.template import Schedule, Stage, Template
 from multiworld.training.planning.times.bounds import lower_bounds_s
 from multiworld.training.planning.times.curve import curves_s
 from multiworld.training.planning.times.rounds import iterations_s
-from multiworld.training.planning.timing import Timing
+from multiworld.training.planning.timing import Timing, pipelines_of
 
+BOTH = (Schedule.ONE_F_ONE_B, Schedule.ZERO_BUBBLE)
+WAYS = ((Schedule.ONE_F_ONE_B, False), (Schedule.ONE_F_ONE_B, True), (Schedule.ZERO_BUBBLE, False))
 seconds = st.floats(0.01, 3.0)
 
 
 @st.composite
-def pipelines(draw: st.DrawFn) -> tuple[list[float], list[float], list[float], list[int]]:
-    """Return forward, backward and transfer times of stages, and their limits."""
-    num_stages = draw(st.integers(1, 7))
+def timings(draw: st.DrawFn, max_stages: int = 7) -> Timing:
+    """Return what the stages of a pipeline take, in 1F1B or ZB-H1, with a limit on micro-batches in flight."""
+    num_stages = draw(st.integers(1, max_stages))
     at_most = draw(st.integers(1, num_stages))
+    schedule = draw(st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.ZERO_BUBBLE]))
+    ahead = [num_stages - each for each in range(num_stages)]
+    template = Template(
+        num_nodes=num_stages,
+        stages=tuple(Stage(first=each, end=each + 1, node=each) for each in range(num_stages)),
+        num_micro_batches=1,
+        iteration_s=0.0,
+        max_in_flight=tuple(at_most if schedule is Schedule.ZERO_BUBBLE else min(at_most, each) for each in ahead),
+        schedule=schedule,
+    )
     times = st.lists(seconds, min_size=num_stages, max_size=num_stages)
-    transfers = st.lists(st.floats(0, 1.0), min_size=num_stages, max_size=num_stages)
-    limits = [min(at_most, num_stages - each) for each in range(num_stages)]
-    return draw(times), draw(times), draw(transfers), limits
+    backward_s = draw(times)
+    parts = draw(st.lists(st.floats(0, 1), min_size=num_stages, max_size=num_stages))
+    return Timing(
+        template=template,
+        forward_s=tuple(draw(times)),
+        backward_s=tuple(backward_s),
+        weight_backward_s=tuple(whole * part for whole, part in zip(backward_s, parts, strict=True)),
+        transfers_s=tuple(draw(st.lists(st.floats(0, 1.0), min_size=num_stages - 1, max_size=num_stages - 1))),
+    )
 
 
-@given(pipelines(), st.integers(1, 20))
-def test_rounds_and_curves_are_the_simulation_and_the_bound_is_never_above(
-    pipeline: tuple[list[float], list[float], list[float], list[int]], count: int
-) -> None:
-    forward_s, backward_s, transfers_s, limits = pipeline
-    exact = iteration_s(forward_s, backward_s, count, transfers_s=transfers_s[:-1], max_in_flight=limits)
-    forward, backward, transfers, most = columns(pipeline)
-    counts = np.array([count])
-    assert iterations_s(forward, backward, transfers, most, counts)[0] == pytest.approx(exact, rel=1e-12)
-    assert curves_s(forward, backward, transfers, most, count)[count, 0] == pytest.approx(exact, rel=1e-9)
-    assert lower_bounds_s(forward, backward, transfers, most, counts)[0] <= exact * (1 + 1e-9)
+@given(st.lists(timings(), min_size=1, max_size=4), st.integers(1, 24))
+def test_rounds_and_curves_are_the_simulation_and_the_bound_is_never_above(several: list[Timing], count: int) -> None:
+    exact = pytest.approx([each.iteration_s(count) for each in several], rel=1e-9)
+    pipelines, counts = pipelines_of(several), np.full(len(several), count)
+    assert iterations_s(pipelines, counts).tolist() == exact
+    assert curves_s(pipelines, count)[count].tolist() == exact
+    assert (lower_bounds_s(pipelines, counts) <= iterations_s(pipelines, counts) * (1 + 1e-9)).all()
 
 
-def columns(pipeline: tuple[list[float], list[float], list[float], list[int]]) -> tuple[Floats, Floats, Floats, Ints]:
-    forward_s, backward_s, transfers_s, limits = (np.array(each)[:, None] for each in pipeline)
-    return forward_s, backward_s, transfers_s, limits
+@given(st.lists(timings(), min_size=1, max_size=3))
+def test_more_micro_batches_never_take_less(several: list[Timing]) -> None:
+    assert (np.diff(curves_s(pipelines_of(several), 40), axis=0) > -1e-9).all()
 
 
-@given(pipelines())
-def test_more_micro_batches_never_take_less(
-    pipeline: tuple[list[float], list[float], list[float], list[int]],
-) -> None:
-    times_s = curves_s(*columns(pipeline), 30)[:, 0]
-    assert (np.diff(times_s) > 0).all()
+@settings(max_examples=20)
+@given(timings(max_stages=5), st.integers(30, 300))
+def test_a_curve_goes_on_exactly_once_it_is_steady(timing: Timing, count: int) -> None:
+    curve_s = curves_s(pipelines_of([timing]), count)
+    assert curve_s[count, 0] == pytest.approx(timing.iteration_s(count), rel=1e-8)
 
 
 @given(
@@ -116,7 +128,8 @@ def cases(draw: st.DrawFn) -> tuple[Profile, Node, int, int]:
         LayerCost,
         name=st.just("layer"),
         forward_s=seconds,
-        backward_s=seconds,
+        backward_s=st.floats(0.5, 3.0),
+        weight_backward_s=st.floats(0.1, 0.5),
         state_bytes=st.integers(50, 150),
         activation_bytes=st.integers(5, 60),
         output_bytes=st.integers(1, 9),
@@ -132,7 +145,7 @@ def cases(draw: st.DrawFn) -> tuple[Profile, Node, int, int]:
 @given(cases())
 def test_templates_are_as_good_as_the_best_that_brute_force_finds(case: tuple[Profile, Node, int, int]) -> None:
     profile, node, num_nodes, count = case
-    made = best_templates(profile, [node] * num_nodes, [num_nodes], [count]).get(num_nodes)
+    made = best_templates(profile, [node] * num_nodes, [num_nodes], [count], schedules=BOTH).get(num_nodes)
     best_s = brute_force_s(profile, node, num_nodes, count)
     assert (made is None) == (best_s is None)
     if made is not None:
@@ -145,21 +158,25 @@ def brute_force_s(profile: Profile, node: Node, num_nodes: int, count: int) -> f
     found = []
     for inner in combinations(range(1, profile.num_layers), num_nodes - 1):
         for at_most in range(1, num_nodes + 1):
-            for recompute in (False, True):
-                template = template_of((0, *inner, profile.num_layers), at_most, recompute, count)
+            for schedule, recompute in WAYS:
+                template = template_of((0, *inner, profile.num_layers), at_most, schedule, recompute, count)
                 if fits(profile, node, template, count):
                     found.append(Timing.of(profile, [node] * num_nodes, template).iteration_s(count))
     return min(found, default=None)
 
 
-def template_of(cuts: Sequence[int], at_most: int, recompute: bool, count: int) -> Template:
+def template_of(cuts: Sequence[int], at_most: int, schedule: Schedule, recompute: bool, count: int) -> Template:
     stages = tuple(Stage(first=first, end=end, node=node) for node, (first, end) in enumerate(pairwise(cuts)))
     return Template(
         num_nodes=len(stages),
         stages=stages,
         num_micro_batches=count,
         iteration_s=0.0,
-        max_in_flight=tuple(min(at_most, len(stages) - each) for each in range(len(stages))),
+        max_in_flight=tuple(
+            at_most if schedule is Schedule.ZERO_BUBBLE else min(at_most, len(stages) - each)
+            for each in range(len(stages))
+        ),
+        schedule=schedule,
         recompute=recompute,
     )
 

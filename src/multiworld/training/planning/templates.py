@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from .search.making import best_templates, layouts
 from .search.segments import Segments
 from .template import Schedule, Template
 from .times.curve import curves_s
-from .timing import Timing
+from .timing import Timing, pipelines_of
 
 
 def make_templates(
@@ -25,14 +25,15 @@ def make_templates(
     num_nodes: int,
     tolerate: int = 0,
     num_micro_batches: int | None = None,
+    schedules: Collection[Schedule] = (Schedule.ONE_F_ONE_B,),
     refine: bool = True,
 ) -> Templates:
     """Return a template for each number of nodes that a pipeline may get out of ``num_nodes``.
 
     ``tolerate``: any so many nodes may be lost while a replica of each layer is left. ``num_micro_batches``: of a step
-    of one pipeline, for which templates are chosen; None: four for each device. ``refine``: as for
-    ``best_templates``. Raises ModelTooLargeError or LayerTooLargeError (with the arithmetic) if these nodes cannot hold
-    the model.
+    of one pipeline, for which templates are chosen; None: four for each device. ``schedules``, ``refine``: as
+    for ``best_templates``. Raises ModelTooLargeError or LayerTooLargeError (with the arithmetic) if these nodes cannot
+    hold the model.
     """
     if num_nodes < 1 or tolerate < 0:
         raise ValueError(f"{num_nodes} nodes that tolerate {tolerate} losses: expected at least 1 and at least 0")
@@ -40,7 +41,7 @@ def make_templates(
     largest = min(largest_size(smallest, num_nodes, tolerate), profile.num_layers)
     sizes = range(smallest, largest + 1)
     counts = [num_micro_batches or 4 * min(each * node.devices, profile.num_layers) for each in sizes]
-    made = best_templates(profile, [node] * largest, sizes, counts, refine=refine)
+    made = best_templates(profile, [node] * largest, sizes, counts, schedules=schedules, refine=refine)
     return Templates(profile, node, made, tolerate=tolerate, num_nodes=num_nodes)
 
 
@@ -80,30 +81,20 @@ class Templates:
         """Return what steps with 0, 1, ..., ``up_to`` micro-batches take (at least these), ascending."""
         self.template(size)
         if len(self._curves_s.get(size, ())) <= up_to:
-            if self.template(size).schedule is Schedule.ONE_F_ONE_B:
+            timing = Timing.of(self.profile, [self.node] * size, self.template(size))
+            if timing.is_by_rounds:
                 self._curves_s |= self._all_curves_s(max(64, up_to, 2 * len(self._curves_s.get(size, ()))))
             else:
-                timing = Timing.of(self.profile, [self.node] * size, self.template(size))
                 times_s = [0.0, *(timing.iteration_s(each) for each in range(1, up_to + 1))]
                 self._curves_s[size] = np.maximum.accumulate(times_s)
         return self._curves_s[size]
 
     def _all_curves_s(self, up_to: int) -> dict[int, Floats]:
-        """Return the curves of all templates with 1F1B, from one pass over all of them."""
-        made = [each for each in self if each.schedule is Schedule.ONE_F_ONE_B]
-        shape = (max(each.num_stages for each in made), len(made))
-        forward_s, backward_s, transfers_s = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-        ahead = np.arange(shape[0], 0, -1)
-        limits = np.empty(shape, np.int64)
-        for column, template in enumerate(made):
-            timing = Timing.of(self.profile, [self.node] * template.num_nodes, template)
-            forward_s[-template.num_stages :, column] = timing.forward_s
-            backward_s[-template.num_stages :, column] = timing.backward_s
-            transfers_s[-template.num_stages : -1, column] = timing.transfers_s
-            is_free = template.max_in_flight[0] >= template.num_stages
-            limits[:, column] = ahead if is_free else np.minimum(ahead, template.max_in_flight[0])
-        times_s = curves_s(forward_s, backward_s, transfers_s, limits, up_to)
-        return {each.num_nodes: times_s[:, column] for column, each in enumerate(made)}
+        """Return the curves of all templates that can be simulated together, from one pass over them."""
+        timings = [Timing.of(self.profile, [self.node] * each.num_nodes, each) for each in self]
+        times_s = curves_s(pipelines_of([each for each in timings if each.is_by_rounds]), up_to)
+        made = [each.template.num_nodes for each in timings if each.is_by_rounds]
+        return {size: times_s[:, column] for column, size in enumerate(made)}
 
     @property
     def uncovered(self) -> tuple[int, ...]:

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
 from . import simulation
 from .nodes import Node
 from .profile import Profile
 from .simulation import Timed
-from .template import Template
+from .template import Schedule, Template
+from .times.pipelines import Pipelines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,15 @@ class Timing:
             ),
         )
 
+    @property
+    def is_by_rounds(self) -> bool:
+        """Whether ``pipelines_of`` takes it: all but the interleaved schedule, with limits as our search makes them."""
+        limits = self.template.max_in_flight
+        if self.template.schedule is Schedule.ZERO_BUBBLE:
+            return len(set(limits)) == 1
+        falls = {here - there for here, there in pairwise(limits)}
+        return self.template.schedule is Schedule.ONE_F_ONE_B and limits[-1] == 1 and falls <= {0, 1}
+
     def timeline(self, num_micro_batches: int) -> list[Timed]:
         """Return all operations of a step, with their times."""
         return simulation.timeline(
@@ -60,3 +72,24 @@ class Timing:
     def iteration_s(self, num_micro_batches: int) -> float:
         """Return what a step takes, exactly."""
         return max(each.end_s for each in self.timeline(num_micro_batches))
+
+
+def pipelines_of(timings: Sequence[Timing]) -> Pipelines:
+    """Return what stages take as arrays, for exact times of all of them at once."""
+    shape = (max(each.template.num_stages for each in timings), len(timings))
+    times_s = {name: np.zeros(shape) for name in ("forward_s", "backward_s", "weights_s", "transfers_s")}
+    put_off = np.zeros(shape, np.int64)
+    limits = np.empty(shape, np.int64)
+    for column, timing in enumerate(timings):
+        template, ahead = timing.template, np.arange(shape[0], 0, -1)
+        most, begin = template.max_in_flight[0], shape[0] - template.num_stages
+        limits[:, column] = ahead if most >= template.num_stages else np.minimum(ahead, most)
+        times_s["forward_s"][begin:, column] = timing.forward_s
+        times_s["backward_s"][begin:, column] = timing.backward_s
+        times_s["transfers_s"][begin:-1, column] = timing.transfers_s
+        if template.schedule is Schedule.ZERO_BUBBLE:
+            times_s["weights_s"][begin:, column] = timing.weight_backward_s
+            room = np.minimum(most, template.num_stages) - limits[begin:, column]
+            put_off[begin:, column] = np.minimum(np.arange(template.num_stages), room)
+    times_s["backward_s"] -= times_s["weights_s"]
+    return Pipelines(limits=limits, put_off=put_off, **times_s)

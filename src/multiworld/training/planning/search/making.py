@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -10,8 +10,8 @@ import numpy as np
 from ..arrays import Ints
 from ..nodes import Node
 from ..profile import Profile
-from ..template import Stage, Template
-from .candidates import Candidates, Judge
+from ..template import Schedule, Stage, Template
+from .candidates import Candidates, Judge, Way
 from .partitions import Partitions
 from .places import Places
 from .search import Search, all_partitions, is_few, with_slack
@@ -19,12 +19,19 @@ from .segments import Segments
 
 
 def best_templates(
-    profile: Profile, nodes: Sequence[Node], sizes: Sequence[int], counts: Sequence[int], *, refine: bool = True
+    profile: Profile,
+    nodes: Sequence[Node],
+    sizes: Sequence[int],
+    counts: Sequence[int],
+    *,
+    schedules: Collection[Schedule] = (Schedule.ONE_F_ONE_B,),
+    refine: bool = True,
 ) -> dict[int, Template]:
     """Return the fastest template that was found for each size; none for sizes that do not fit.
 
     A template of ``size`` has the last ``size`` of ``nodes``, in order. ``counts``: micro-batches of a step of each
-    size. ``refine``: look on from the best candidates, and not only at them.
+    size. ``schedules``: those to choose from; a layer whose ``weight_backward_s`` is 0 has nothing to put off.
+    ``refine``: look on from the best candidates, and not only at them.
     """
     best: dict[int, Template] = {}
     for devices, per_node in layouts(profile, min(each.devices for each in nodes)):
@@ -33,7 +40,7 @@ def best_templates(
         ]
         if fitting:
             places = Places.of(nodes, devices, per_node)
-            for template in _of_layout(profile, places, dict(fitting), refine=refine):
+            for template in _of_layout(profile, places, dict(fitting), schedules, refine=refine):
                 known = best.get(template.num_nodes)
                 if known is None or template.iteration_s < known.iteration_s:
                     best[template.num_nodes] = template
@@ -46,20 +53,22 @@ def layouts(profile: Profile, devices: int) -> list[tuple[int, int]]:
     return [(each, per_node) for each in measured for per_node in range(1, devices // each + 1)]
 
 
-def _of_layout(profile: Profile, places: Places, counts: dict[int, int], *, refine: bool) -> list[Template]:
+def _of_layout(
+    profile: Profile, places: Places, counts: dict[int, int], schedules: Collection[Schedule], *, refine: bool
+) -> list[Template]:
     """Return templates of one layout. ``counts``: micro-batches of a step, by number of nodes."""
     by_stages = np.ones(places.num_stages + 1, np.int64)
     for size, count in counts.items():
         by_stages[size * places.per_node] = count
     judge = Judge(segments=Segments.of(profile, places.devices), places=places, counts=by_stages)
     search = Search(judge)
-    _search(search, judge, [size * places.per_node for size in counts], min(counts.values()), refine=refine)
+    ways = _ways(judge, min(counts.values()), schedules)
+    _search(search, judge, [size * places.per_node for size in counts], ways, refine=refine)
     return [_template(search.found[each], search.times_s[each], judge) for each in sorted(search.found)]
 
 
-def _search(search: Search, judge: Judge, sizes: list[int], least_count: int, *, refine: bool) -> None:
+def _search(search: Search, judge: Judge, sizes: list[int], ways: list[Partitions], *, refine: bool) -> None:
     num_layers = judge.segments.num_layers
-    ways = _ways(judge, least_count)
     for size in sizes:
         if is_few(size, num_layers, len(ways)):
             candidates = all_partitions(ways, size, judge)
@@ -70,23 +79,28 @@ def _search(search: Search, judge: Judge, sizes: list[int], least_count: int, *,
     for way in ways:
         feasible = [each for each in many if np.isfinite(way.least_s[each, 0])]
         if feasible:
-            found.append(with_slack(way, feasible, 3 if len(ways) == 1 or way.is_free else 1))
+            found.append(with_slack(way, feasible, 3 if way.is_free else 1))
     if found:
         search.consider(Candidates.joined(found))
     if refine:
         search.improve(ways)
 
 
-def _ways(judge: Judge, least_count: int) -> list[Partitions]:
-    """Return the ways to keep within memory: as many in flight as 1F1B wants, or fewer, with and without recompute."""
+def _ways(judge: Judge, least_count: int, schedules: Collection[Schedule]) -> list[Partitions]:
+    """Return the ways to keep within memory, first those that hold as many micro-batches as their schedule wants.
+
+    The others hold fewer. Only 1F1B computes activations again: gradients of weights that were put off need them.
+    """
     width, places = judge.places.num_stages, judge.places
-    most = max(width, least_count)
-    free = Partitions.of(judge.segments, places, most, width, recompute=False)
-    if np.isinf(places.memory_bytes).all():
-        return [free]
-    tried = _in_flight_tried(width)
-    others = [(each, recompute) for recompute in (False, True) for each in tried if (each, recompute) != (width, False)]
-    return [free, *(Partitions.of(judge.segments, places, most, each, recompute=again) for each, again in others)]
+    is_limited = bool(np.isfinite(places.memory_bytes).any())
+    tried = _in_flight_tried(width) if is_limited else [width]
+    ways = []
+    if Schedule.ONE_F_ONE_B in schedules:
+        ways += [Way(each, recompute=again) for again in (False, True)[: 1 + is_limited] for each in tried]
+    if Schedule.ZERO_BUBBLE in schedules and (judge.segments.weight_s[-1] > 0 or not ways):
+        ways += [Way(each, split=True) for each in tried]
+    ways.sort(key=lambda each: (each.recompute, each.in_flight < width))
+    return [Partitions.of(judge.segments, places, max(width, least_count), each) for each in ways]
 
 
 def _in_flight_tried(width: int) -> list[int]:
@@ -110,6 +124,7 @@ def _template(best: Candidates, seconds: float, judge: Judge) -> Template:
         num_micro_batches=count,
         iteration_s=float(seconds),
         max_in_flight=tuple(_in_flight(best, judge)[-len(used) :].tolist()),
+        schedule=Schedule.ZERO_BUBBLE if best.split[0] else Schedule.ONE_F_ONE_B,
         recompute=bool(best.recompute[0]),
     )
 
@@ -119,7 +134,7 @@ def _in_flight(best: Candidates, judge: Judge) -> Ints:
 
     What does not fit then is limited to what this step has.
     """
-    limits: Ints = best.limits[:, 0]
+    limits: Ints = best.held[:, 0]
     first, end = best.cuts[0, :-1], best.cuts[0, 1:]
     needed = judge.segments.needed_bytes(first, end, limits, recompute=bool(best.recompute[0]))
     if ((end == 0) | (needed <= judge.places.memory_bytes)).all():

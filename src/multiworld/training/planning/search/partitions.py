@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Bools, Floats, Ints
-from .candidates import Candidates
+from .candidates import Candidates, Way
 from .places import Places
 from .segments import Segments
 
@@ -26,35 +26,31 @@ class Partitions:
     work_s: Floats
     least_s: Floats
     shares_s: Floats
-    in_flight: int
-    recompute: bool
+    way: Way
 
     @classmethod
-    def of(cls, segments: Segments, places: Places, most: int, in_flight: int, *, recompute: bool) -> Partitions:
-        """Return those with at most ``in_flight`` micro-batches in a stage, of ``most`` in a step."""
+    def of(cls, segments: Segments, places: Places, most: int, way: Way) -> Partitions:
+        """Return those that keep within memory in this way, with ``most`` micro-batches in a step."""
         work_s = np.empty((places.num_stages, segments.num_layers + 1, segments.num_layers + 1))
         least_s = np.full((places.num_stages + 1, segments.num_layers + 1), np.inf)
         least_s[0, -1] = 0.0
-        plain = segments.work_s(recompute=recompute)
+        plain = segments.work_s(recompute=way.recompute)
         known: dict[tuple[int, float], Bools] = {}
         for behind in range(places.num_stages):
             memory_bytes = float(places.memory_bytes[-1 - behind])
-            key = (min(behind + 1, in_flight, most) if memory_bytes < np.inf else 0, memory_bytes)
+            held = min(way.in_flight if way.split else behind + 1, way.in_flight, most)
+            key = (held if memory_bytes < np.inf else 0, memory_bytes)
             if key not in known:
-                known[key] = segments.fits(*key, recompute=recompute)
+                known[key] = segments.fits(*key, recompute=way.recompute)
             work_s[behind] = np.where(known[key], plain / places.speeds[-1 - behind], np.inf)
             least_s[behind + 1] = np.maximum(work_s[behind], least_s[behind]).min(1)
         shares_s = plain[:, -1] / np.cumsum(places.speeds[::-1])[:, None]
-        return cls(work_s=work_s, least_s=least_s, shares_s=shares_s, in_flight=in_flight, recompute=recompute)
+        return cls(work_s=work_s, least_s=least_s, shares_s=shares_s, way=way)
 
     @property
     def is_free(self) -> bool:
-        """Whether each stage has as many micro-batches in flight as 1F1B wants."""
-        return self.in_flight >= len(self.work_s)
-
-    def keeping(self, cuts: Ints) -> Candidates:
-        """Return candidates with these cuts that keep within memory in this way."""
-        return Candidates(cuts, np.full(len(cuts), self.in_flight), np.full(len(cuts), self.recompute))
+        """Whether each stage holds as many micro-batches as its schedule wants."""
+        return self.way.in_flight >= len(self.work_s)
 
     def walk(self, num_stages: Ints, limits_s: Floats) -> Candidates:
         """Return ``MODES`` partitions for each limit, ``limits_s[i]`` with ``num_stages[i]`` stages.
@@ -73,7 +69,7 @@ class Partitions:
             row = self.work_s[behind, at]
             allowed = (row <= limits[begun]) & (self.least_s[behind] <= limits[begun])
             cuts[begun, width - behind] = _chosen(row, allowed, mode[begun], self.shares_s[behind, at])
-        return self.keeping(cuts)
+        return Candidates.of(cuts, self.way)
 
 
 def _chosen(row: Floats, allowed: Bools, mode: Ints, share_s: Floats) -> Ints:

@@ -9,13 +9,13 @@ from math import comb
 import numpy as np
 
 from ..arrays import Bools, Ints
-from .candidates import Candidates, Judge
+from .candidates import Candidates, Judge, Way
 from .partitions import Partitions
 
 FEW = 400  # partitions: so many are tried one and all
 SLACK = 0.06  # how far above the least the slowest stage may be
 AT_ONCE = 3  # cuts in a row that may move together
-FIRST = 4  # candidates of a size that are simulated before their best time prunes the others
+FIRST = 2  # candidates of a size that are simulated before their best time prunes the others
 
 
 class Search:
@@ -51,7 +51,7 @@ class Search:
             return
         simulated, sizes = candidates.take(chosen), sizes[chosen]
         times_s = self._judge.simulated_s(simulated)
-        for size in np.unique(sizes).tolist():
+        for size in sorted(set(sizes.tolist())):
             of_size = np.flatnonzero(sizes == size)
             winner = of_size[times_s[of_size].argmin()]
             if times_s[winner] < self.times_s[size] * (1 - 1e-9):
@@ -66,7 +66,8 @@ def all_partitions(ways: Sequence[Partitions], num_stages: int, judge: Judge) ->
     cuts = np.zeros((len(inner), judge.places.num_stages + 1), np.int64)
     cuts[:, -1] = num_layers
     cuts[:, judge.places.num_stages - num_stages + 1 : -1] = inner.reshape(len(inner), num_stages - 1)
-    every = Candidates.joined([each.keeping(cuts) for each in ways if each.in_flight < num_stages or each.is_free])
+    used = [each.way for each in ways if each.is_free or each.way.in_flight < num_stages]
+    every = Candidates.joined([Candidates.of(cuts, each) for each in used])
     return every.take(judge.fits(every))
 
 
@@ -94,8 +95,8 @@ def _neighbours(best: Candidates, ways: Sequence[Partitions]) -> Candidates:
                 other[first:end] += step
                 moved.append(other)
     every = np.array(moved, np.int64).reshape(-1, len(cuts))
-    same_way = Candidates(every, np.repeat(best.in_flight, len(every)), np.repeat(best.recompute, len(every)))
-    return Candidates.joined([same_way, *(each.keeping(best.cuts) for each in ways)])
+    way = Way(int(best.in_flight[0]), bool(best.recompute[0]), bool(best.split[0]))
+    return Candidates.joined([Candidates.of(every, way), *(Candidates.of(best.cuts, each.way) for each in ways)])
 
 
 def _rank_within(sizes: Ints) -> Ints:
