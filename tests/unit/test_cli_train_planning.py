@@ -26,6 +26,9 @@ def test_a_plan_is_told_as_text_json_and_picture(tmp_path: Path, capsys: pytest.
     assert svg.read_text().startswith("<svg")
     found = json.loads(said(capsys, "plan", *LAYERS, "--nodes", "6", "--json"))
     assert (found["smallest"], found["num_micro_batches"]) == (2, 24)
+    assert [each["num_nodes"] for each in found["pipelines"]] == [2, 3, 4, 5, 6]
+    assert sum(each["num_micro_batches"] for each in found["pipelines"][-1]["pipelines"]) == 24
+    assert sum(each["num_nodes"] for each in found["pipelines"][-1]["pipelines"]) == 6
     assert said(capsys, "plan", *LAYERS, "--nodes", "6", "--svg", "-").startswith("<svg")
 
 
@@ -48,6 +51,7 @@ def test_a_plan_is_made_of_a_profile_in_a_file(tmp_path: Path, capsys: pytest.Ca
         ("plan FILE --global-batch 10 --nodes 4", "--global-batch 10 is no multiple of the micro-batch, 4: take 8"),
         ("plan BAD --nodes 4", "BAD: line 1, column 1: this is not JSON"),
         ("plan --layers 9 --nodes 2 --layer-mib 64 --memory-gib 1", "3 of these nodes would do"),
+        ("plan --layers 8 --nodes 4 --global-batch 1", "2 pipelines need at least one each"),
         ("plan --layers 8 --nodes 2 --layer-mib 640 --memory-gib 1", "no number of nodes would do"),
         ("plan --layers 8 --nodes 2 --svg none/a.svg", "none/a.svg cannot be written: No such file or directory"),
         ("simulate --published --only GPT", "--only 'GPT': expected one of 6 h, 3 h, 1 h"),

@@ -10,7 +10,8 @@ from ..command_parser import CommandParser
 from .planning_options import Planning, add_planning_options, planning_of, told, write_picture
 
 if TYPE_CHECKING:
-    from ..training.view.plan_view import PlanView
+    from ..training.planning.templates import Templates
+    from ..training.view.plan_view import PipelinesFor, PlanView
 
 PLAN = "multiworld train plan"
 EPILOG = """\
@@ -34,9 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = command_parser().parse_args(arguments)
 
     def work() -> None:
+        from ..training.planning.installed import check_installed
         from ..training.view.plan_picture import plan_picture
         from ..training.view.plan_view import plan_json, plan_text
 
+        check_installed()
         view = view_of(planning_of(options))
         if options.svg is not None:
             write_picture(options.svg, plan_picture(view))
@@ -64,13 +67,15 @@ def command_parser() -> CommandParser:
 
 def view_of(planning: Planning) -> PlanView:
     """Return what is shown. Raises PlanError for what cannot be planned."""
-    from ..training.planning.templates import make_templates  # which needs NumPy, as what follows
-    from ..training.planning.timelines import timeline_of
+    from ..training.planning.templates import make_templates
+    from ..training.planning.timelines import TemplateTimeline
+    from ..training.planning.timing import Timing
     from ..training.view.plan_view import PlanView
 
     templates = make_templates(
         planning.profile, planning.node, num_nodes=planning.num_nodes, tolerate=planning.tolerate
     )
+    counts = range(templates.smallest, planning.num_nodes + 1)
     return PlanView(
         profile=planning.profile,
         node=planning.node,
@@ -78,6 +83,30 @@ def view_of(planning: Planning) -> PlanView:
         tolerate=planning.tolerate,
         num_micro_batches=planning.num_micro_batches,
         smallest=templates.smallest,
-        timelines=[timeline_of(planning.profile, planning.node, each, each.num_micro_batches) for each in templates],
-        pipelines=[],
+        timelines=[
+            TemplateTimeline(Timing.of(planning.profile, [planning.node] * each.num_nodes, each)) for each in templates
+        ],
+        pipelines=[_pipelines(templates, planning, num_nodes) for num_nodes in counts],
+    )
+
+
+def _pipelines(templates: Templates, planning: Planning, num_nodes: int) -> PipelinesFor:
+    """Return the pipelines of so many nodes. Raises PlanError for the count that the user gave."""
+    from ..training.errors import PlanError
+    from ..training.planning.instantiation import instantiate
+    from ..training.view.plan_view import PipelinesFor
+
+    try:
+        found = instantiate(
+            templates, num_nodes, tolerate=planning.tolerate, num_micro_batches=planning.num_micro_batches
+        )
+    except PlanError as error:
+        if num_nodes == planning.num_nodes:
+            raise
+        return PipelinesFor(num_nodes=num_nodes, note=str(error))
+    return PipelinesFor(
+        num_nodes=num_nodes,
+        pipelines=tuple((each.size, each.num_micro_batches) for each in found.instances),
+        iteration_s=found.iteration_s,
+        idle=found.idle,
     )

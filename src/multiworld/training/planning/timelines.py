@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
-from .nodes import Node
-from .profile import Profile
 from .simulation import Timed
 from .template import Template
 from .timing import Timing
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TemplateTimeline:
-    """One step of a pipeline, alone."""
+    """One step of a pipeline, alone, with as many micro-batches as its template was chosen for."""
 
-    template: Template
-    operations: tuple[Timed, ...]
+    timing: Timing
+
+    @property
+    def template(self) -> Template:
+        return self.timing.template
 
     @property
     def iteration_s(self) -> float:
-        return max(each.end_s for each in self.operations)
+        return self.template.iteration_s
+
+    @cached_property
+    def operations(self) -> tuple[Timed, ...]:
+        """All operations of the step; made when first asked for, as large pipelines have many."""
+        return tuple(self.timing.timeline(self.template.num_micro_batches))
 
     @property
     def bubbles(self) -> float:
         """The part of the step in which a stage stands idle, in the mean of all stages."""
-        busy_s = sum(each.end_s - each.begin_s for each in self.operations)
+        busy_s = self.template.num_micro_batches * (sum(self.timing.forward_s) + sum(self.timing.backward_s))
         return 1.0 - busy_s / (self.iteration_s * self.template.num_stages)
-
-
-def timeline_of(profile: Profile, node: Node, template: Template, num_micro_batches: int) -> TemplateTimeline:
-    """Return the timeline of a step with so many micro-batches."""
-    timing = Timing.of(profile, [node] * template.num_nodes, template)
-    return TemplateTimeline(template=template, operations=tuple(timing.timeline(num_micro_batches)))

@@ -133,6 +133,7 @@ def _count(parts: list[str], view: PlanView, found: PipelinesFor, cell: float, y
         x += width
     rate = (
         f"{number(found.samples_per_s(view.global_batch))} samples/s, {100 * view.proportional(found):.0f} %"
+        + (f", {found.idle} idle" if found.idle else "")
         if found.pipelines
         else found.note
     )

@@ -14,11 +14,15 @@ from .words import columns, counted, duration, number, size
 
 @dataclass(frozen=True, kw_only=True)
 class PipelinesFor:
-    """The pipelines of ``num_nodes`` nodes, as pairs of nodes and micro-batches. ``note``: why there are none."""
+    """The pipelines of ``num_nodes`` nodes, as pairs of nodes and micro-batches. ``note``: why there are none.
+
+    ``idle``: nodes in no pipeline.
+    """
 
     num_nodes: int
     pipelines: tuple[tuple[int, int], ...] = ()
     iteration_s: float = 0.0
+    idle: int = 0
     note: str = ""
 
     def samples_per_s(self, global_batch: int) -> float:
@@ -123,7 +127,8 @@ def _pipelines(view: PlanView) -> str:
 def _shown(found: PipelinesFor) -> str:
     """Return ``2 x 3 (16), 4 (21)``."""
     grouped = [(pair, len(list(same))) for pair, same in groupby(sorted(found.pipelines))]
-    return ", ".join(f"{f'{many} x ' * (many > 1)}{nodes} ({batches})" for (nodes, batches), many in grouped)
+    parts = [f"{f'{many} x ' * (many > 1)}{nodes} ({batches})" for (nodes, batches), many in grouped]
+    return ", ".join([*parts, *([f"{found.idle} idle"] if found.idle else [])])
 
 
 def runs(counts: Sequence[int]) -> str:
@@ -167,6 +172,7 @@ def plan_json(view: PlanView) -> dict[str, object]:
                 "iteration_s": each.iteration_s or None,
                 "samples_per_s": each.samples_per_s(view.global_batch),
                 "survives": each.survives,
+                "idle": each.idle,
                 "note": each.note or None,
             }
             for each in view.pipelines

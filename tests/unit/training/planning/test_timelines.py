@@ -7,7 +7,8 @@ import pytest
 from multiworld.training.planning.nodes import Node
 from multiworld.training.planning.profile import LayerCost, Profile
 from multiworld.training.planning.templates import make_templates
-from multiworld.training.planning.timelines import timeline_of
+from multiworld.training.planning.timelines import TemplateTimeline
+from multiworld.training.planning.timing import Timing
 from multiworld.training.planning.uniform import uniform_profile
 
 MEMORY = Node(memory_bytes=300)
@@ -34,15 +35,19 @@ UNEQUAL = Profile(
 def test_the_last_operation_ends_when_the_prediction_says(node: Node) -> None:
     templates = make_templates(UNEQUAL, node, num_nodes=10)
     for template in templates:
-        found = timeline_of(UNEQUAL, node, template, template.num_micro_batches)
+        found = TemplateTimeline(Timing.of(UNEQUAL, [node] * template.num_nodes, template))
         predicted_s = templates.iteration_s(template.num_nodes, template.num_micro_batches)
-        assert found.iteration_s == pytest.approx(template.iteration_s, rel=1e-12)
-        assert found.iteration_s == pytest.approx(predicted_s, rel=1e-12)
+        ends_s = max(each.end_s for each in found.operations)
+        assert ends_s == pytest.approx(found.iteration_s, rel=1e-12)
+        assert ends_s == pytest.approx(predicted_s, rel=1e-12)
         assert len(found.operations) == 2 * template.num_stages * template.num_micro_batches
+        busy_s = sum(each.end_s - each.begin_s for each in found.operations)
+        assert found.bubbles == pytest.approx(1 - busy_s / (ends_s * template.num_stages))
 
 
 def test_bubbles_of_equal_stages_are_those_of_the_formula() -> None:
-    templates = make_templates(uniform_profile(12), Node(), num_nodes=4)
+    templates = make_templates(uniform_profile(12), Node(), num_nodes=4, num_micro_batches=8)
     for size in (1, 2, 4):
-        found = timeline_of(templates.profile, templates.node, templates.template(size), 8)
+        template = templates.template(size)
+        found = TemplateTimeline(Timing.of(templates.profile, [templates.node] * size, template))
         assert found.bubbles == pytest.approx((size - 1) / (8 + size - 1))

@@ -9,7 +9,8 @@ import pytest
 
 from multiworld.training.planning.nodes import Node
 from multiworld.training.planning.templates import make_templates
-from multiworld.training.planning.timelines import timeline_of
+from multiworld.training.planning.timelines import TemplateTimeline
+from multiworld.training.planning.timing import Timing
 from multiworld.training.planning.uniform import uniform_profile
 from multiworld.training.view.plan_picture import MAX_TEMPLATES, plan_picture
 from multiworld.training.view.plan_view import PipelinesFor, PlanView, plan_json, plan_text, runs
@@ -28,12 +29,12 @@ def view(num_nodes: int = 6, num_layers: int = 12, memory: int | None = 3000) ->
         tolerate=1,
         num_micro_batches=24,
         smallest=templates.smallest,
-        timelines=[timeline_of(profile, node, each, each.num_micro_batches) for each in templates],
+        timelines=[TemplateTimeline(Timing.of(profile, [node] * each.num_nodes, each)) for each in templates],
         pipelines=[
             PipelinesFor(num_nodes=2, pipelines=((2, 24),), iteration_s=4.0),
             PipelinesFor(num_nodes=3, note="no pipelines use 3 nodes"),
             PipelinesFor(num_nodes=4, pipelines=((2, 12), (2, 12)), iteration_s=2.0),
-            PipelinesFor(num_nodes=5, pipelines=((3, 14), (2, 10)), iteration_s=1.6),
+            PipelinesFor(num_nodes=6, pipelines=((3, 14), (2, 10)), iteration_s=1.6, idle=1),
         ],
     )
 
@@ -46,10 +47,10 @@ def test_the_tables_have_all_templates_and_all_counts() -> None:
     assert lines[1].endswith("2 nodes hold the model; 4 nodes survive the loss of any 1")
     assert lines[lines.index("templates") + 2].split() == ["2", "8", "1.62", "s", "11.1", "%", "2", "6", "6"]
     table = lines[lines.index("pipelines") + 2 :]
-    assert table[0].split() == ["2", "4", "s", "6", "100.0", "%", "0", "losses", "2", "(24)"]
+    assert table[0].split() == ["2", "4", "s", "6", "120.0", "%", "0", "losses", "2", "(24)"]
     assert table[1].endswith("no pipelines use 3 nodes")
     assert table[2].endswith("2 x 2 (12)")
-    assert table[3].endswith("1 loss  2 (10), 3 (14)")
+    assert table[3].endswith("1 loss  2 (10), 3 (14), 1 idle")
 
 
 def test_json_has_the_stages_of_each_template() -> None:
@@ -71,7 +72,8 @@ def test_the_picture_shows_who_has_which_layers_and_when_stages_compute() -> Non
     titles = {each.text for each in root.iter(f"{SVG}title")}
     assert {"node 0: layers 0-3", "node 2: layers 8-11", "stage 1: backward of micro-batch 7"} <= titles
     texts = [each.text for each in root.iter(f"{SVG}text")]
-    assert "12 samples/s, 100 %" in texts
+    assert "12 samples/s, 120 %" in texts
+    assert "15 samples/s, 100 %, 1 idle" in texts
     assert "no pipelines use 3 nodes" in texts
 
 
