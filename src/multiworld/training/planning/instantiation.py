@@ -100,13 +100,17 @@ def divide_micro_batches(
     """
     if num_micro_batches < len(sizes):
         raise GlobalBatchTooSmallError(num_micro_batches, len(sizes), templates.profile.micro_batch)
-    curves_s = _curves_s(templates, sizes, num_micro_batches)
-    rows = np.arange(len(sizes))
+    return divide_among(_curves_s(templates, sizes, num_micro_batches), num_micro_batches)
+
+
+def divide_among(curves_s: Floats, num_micro_batches: int) -> tuple[tuple[int, ...], float]:
+    """As ``divide_micro_batches``. ``curves_s``: of each pipeline, [num_pipelines, 1 + num_micro_batches]."""
 
     def is_enough(makespan_s: float) -> bool:
         capacities = _capacities(curves_s, makespan_s)
         return bool(capacities.min() >= 1 and capacities.sum() >= num_micro_batches)
 
+    rows = np.arange(len(curves_s))
     counts = _capacities(curves_s, _least(curves_s, is_enough))
     _reduce(counts, rows, curves_s, num_micro_batches)
     return tuple(counts.tolist()), float(curves_s[rows, counts].max())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from .arrays import Floats
+from .nodes import Node
 from .profile import Profile
 from .template import Template
 
@@ -14,6 +15,9 @@ class TemplateSet(Protocol):
 
     @property
     def profile(self) -> Profile: ...
+
+    @property
+    def node(self) -> Node: ...
 
     @property
     def smallest(self) -> int: ...

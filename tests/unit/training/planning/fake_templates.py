@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from multiworld.training.planning.arrays import Floats
+from multiworld.training.planning.nodes import Node
 from multiworld.training.planning.profile import LayerCost, Profile
 from multiworld.training.planning.template import Stage, Template
 
@@ -21,6 +22,7 @@ class FakeTemplates:
         self.sizes = tuple(sorted(curves_s))
         self.smallest = self.sizes[0]
         self._curves_s = curves_s
+        self.node = Node()
         layer = LayerCost(name="block", forward_s=1.0, backward_s=2.0, weight_backward_s=1.0, move_bytes=move_bytes)
         self.profile = Profile(model="fake", micro_batch=4, layers=(layer,) * num_layers)
 
