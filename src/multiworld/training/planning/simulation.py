@@ -67,31 +67,67 @@ def timeline(
     num_stages = len(forward_s)
     times = _Times.of(forward_s, backward_s, transfers_s, weight_backward_s, schedule)
     planned = orders(schedule, num_stages, num_micro_batches, max_in_flight=max_in_flight, num_ranks=num_ranks)
-    ends: dict[Operation, float] = {}
-    free_s, next_of = [0.0] * len(planned), [0] * len(planned)
-    timed: list[Timed] = []
-    waiting = list(range(len(planned)))
-    while waiting:
-        before = len(timed)
-        for rank in waiting:
-            order = planned[rank]
-            while next_of[rank] < len(order):
-                operation = order[next_of[rank]]
-                ready_s = times.ready_s(operation, ends)
+    run = _Run(times, planned, num_micro_batches)
+    while run.is_going:
+        assert run.advance(), f"{schedule.value} with {num_stages} stages stands still"
+    return run.timed
+
+
+class _Run:
+    """Computes operations as soon as their rank is free and their inputs are there."""
+
+    def __init__(self, times: _Times, planned: Sequence[Sequence[Operation]], num_micro_batches: int) -> None:
+        self.timed: list[Timed] = []
+        self._times, self._planned = times, planned
+        self._next = [0] * len(planned)
+        self._free_s = [0.0] * len(planned)
+        self._num = sum(map(len, planned))
+        blank = [None] * num_micro_batches
+        self._ends: dict[Kind, list[list[float | None]]] = {
+            kind: [list(blank) for _ in range(len(times.transfers_s) + 1)] for kind in Kind
+        }
+
+    @property
+    def is_going(self) -> bool:
+        return len(self.timed) < self._num
+
+    def advance(self) -> bool:
+        """Let each rank go on until it has to wait. Return whether one did."""
+        before = len(self.timed)
+        for rank, order in enumerate(self._planned):
+            index, free_s = self._next[rank], self._free_s[rank]
+            while index < len(order):
+                kind, stage, micro_batch = order[index]
+                ready_s = self._ready_s(kind, stage, micro_batch)
                 if ready_s is None:
                     break
-                begin_s = max(free_s[rank], ready_s)
-                ends[operation] = free_s[rank] = begin_s + times.duration_s(operation)
-                timed.append(Timed(rank, operation.stage, operation.kind, operation.micro_batch, begin_s, free_s[rank]))
-                next_of[rank] += 1
-        assert len(timed) > before, f"{schedule.value} with {num_stages} stages stands still"
-        waiting = [rank for rank in waiting if next_of[rank] < len(planned[rank])]
-    return timed
+                begin_s = max(free_s, ready_s)
+                free_s = begin_s + self._times.durations_s[kind][stage]
+                self._ends[kind][stage][micro_batch] = free_s
+                self.timed.append(Timed(rank, stage, kind, micro_batch, begin_s, free_s))
+                index += 1
+            self._next[rank], self._free_s[rank] = index, free_s
+        return len(self.timed) > before
+
+    def _ready_s(self, kind: Kind, stage: int, micro_batch: int) -> float | None:
+        """Return when the inputs are there, None if what makes them has not been computed yet."""
+        transfer_s = 0.0
+        if kind is Kind.WEIGHT:
+            end_s = self._ends[Kind.BACKWARD][stage][micro_batch]
+        elif kind is Kind.FORWARD:
+            if stage == 0:
+                return 0.0
+            end_s, transfer_s = self._ends[kind][stage - 1][micro_batch], self._times.transfers_s[stage - 1]
+        elif stage == len(self._times.transfers_s):
+            end_s = self._ends[Kind.FORWARD][stage][micro_batch]
+        else:
+            end_s, transfer_s = self._ends[kind][stage + 1][micro_batch], self._times.transfers_s[stage]
+        return None if end_s is None else end_s + transfer_s
 
 
 @dataclass(frozen=True)
 class _Times:
-    """What operations take and wait for."""
+    """What operations take, and transfers from each stage to the next."""
 
     durations_s: dict[Kind, Sequence[float]]
     transfers_s: Sequence[float]
@@ -120,22 +156,3 @@ class _Times:
                 raise ValueError(f"{name} has {len(values)} values: expected {expected} for {num_stages} stages")
         backward_s = [whole - weight for whole, weight in zip(backward_s, weight_backward_s, strict=True)]
         return cls({Kind.FORWARD: forward_s, Kind.BACKWARD: backward_s, Kind.WEIGHT: weight_backward_s}, transfers_s)
-
-    def duration_s(self, operation: Operation) -> float:
-        return self.durations_s[operation.kind][operation.stage]
-
-    def ready_s(self, operation: Operation, ends: dict[Operation, float]) -> float | None:
-        """Return when the inputs are there, None if what makes them has not been computed yet."""
-        kind, stage, micro_batch = operation
-        last = len(self.transfers_s)
-        if kind is Kind.FORWARD and stage == 0:
-            return 0.0
-        if kind is Kind.FORWARD:
-            source, transfer_s = Operation(kind, stage - 1, micro_batch), self.transfers_s[stage - 1]
-        elif kind is Kind.BACKWARD and stage == last:
-            source, transfer_s = Operation(Kind.FORWARD, stage, micro_batch), 0.0
-        elif kind is Kind.BACKWARD:
-            source, transfer_s = Operation(kind, stage + 1, micro_batch), self.transfers_s[stage]
-        else:
-            source, transfer_s = Operation(Kind.BACKWARD, stage, micro_batch), 0.0
-        return ends[source] + transfer_s if source in ends else None

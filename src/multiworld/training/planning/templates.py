@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-import numpy as np
-
-from ..errors import LayerTooLargeError, ModelTooLargeError, TooFewNodesError
+from ..errors import TooFewNodesError
 from .arrays import Floats
 from .coverage import uncovered
 from .nodes import Node
 from .profile import Profile
-from .search.making import best_templates, layouts
-from .search.segments import Segments
+from .room import model_too_large, smallest_pipeline
+from .search.making import best_templates
 from .template import Schedule, Template
 from .times.curve import curves_s
 from .timing import Timing, pipelines_of
@@ -37,12 +35,48 @@ def make_templates(
     """
     if num_nodes < 1 or tolerate < 0:
         raise ValueError(f"{num_nodes} nodes that tolerate {tolerate} losses: expected at least 1 and at least 0")
-    smallest = _smallest(profile, node, num_nodes)
+    smallest = smallest_pipeline(profile, node, num_nodes)
     largest = min(largest_size(smallest, num_nodes, tolerate), profile.num_layers)
     sizes = range(smallest, largest + 1)
     counts = [num_micro_batches or 4 * min(each * node.devices, profile.num_layers) for each in sizes]
     made = best_templates(profile, [node] * largest, sizes, counts, schedules=schedules, refine=refine)
+    if not made:
+        raise ValueError(f"no template of {[each.value for each in schedules]} fits: add {Schedule.ONE_F_ONE_B.value}")
     return Templates(profile, node, made, tolerate=tolerate, num_nodes=num_nodes)
+
+
+def make_template(
+    profile: Profile,
+    nodes: Sequence[Node],
+    *,
+    num_micro_batches: int | None = None,
+    schedules: Collection[Schedule] = (Schedule.ONE_F_ONE_B,),
+    refine: bool = True,
+) -> Template:
+    """Return a template for exactly these nodes, in this order; they may be unequal.
+
+    Slower nodes get less work, and nodes with less memory fewer bytes. Arguments and errors are those of
+    ``make_templates``; ``ModelTooLargeError.smallest`` counts these nodes, and more like the one with the most memory.
+    """
+    count = num_micro_batches or 4 * min(sum(each.devices for each in nodes), profile.num_layers)
+    size = len(nodes)
+    if size > profile.num_layers:
+        raise ValueError(f"{size} nodes cannot share {profile.num_layers} layers: expected at most one node for each")
+    made = best_templates(profile, nodes, [size], [count], schedules=schedules, refine=refine)
+    if size not in made:
+        raise model_too_large(profile, nodes, _enough(profile, nodes))
+    return made[size]
+
+
+def _enough(profile: Profile, nodes: Sequence[Node]) -> int:
+    """Return how many nodes would do, if we add some like the one with the most memory. Raises LayerTooLargeError."""
+    largest = max(nodes, key=lambda each: (each.memory_bytes or 0) * each.devices)
+    smallest_pipeline(profile, largest, profile.num_layers)
+    for size in range(len(nodes) + 1, profile.num_layers + 1):
+        more = [*nodes, *[largest] * (size - len(nodes))]
+        if best_templates(profile, more, [size], [1], refine=False):
+            return size
+    return profile.num_layers
 
 
 def largest_size(smallest: int, num_nodes: int, tolerate: int) -> int:
@@ -78,65 +112,25 @@ class Templates:
         return float(self.iterations_s(size, num_micro_batches)[num_micro_batches])
 
     def iterations_s(self, size: int, up_to: int) -> Floats:
-        """Return what steps with 0, 1, ..., ``up_to`` micro-batches take (at least these), ascending."""
-        self.template(size)
+        """Return what steps with 0, 1, ..., ``up_to`` micro-batches take (at least these), ascending.
+
+        Interleaved templates with very many micro-batches go on as ``Timing.curve_s`` says.
+        """
+        template = self.template(size)
         if len(self._curves_s.get(size, ())) <= up_to:
-            timing = Timing.of(self.profile, [self.node] * size, self.template(size))
-            if timing.is_by_rounds:
-                self._curves_s |= self._all_curves_s(max(64, up_to, 2 * len(self._curves_s.get(size, ()))))
+            most = max(64, up_to, 2 * len(self._curves_s.get(size, ())))
+            together = [each for each in self if each.schedule is not Schedule.INTERLEAVED]
+            if template.schedule is Schedule.INTERLEAVED:
+                self._curves_s[size] = self._timing(template).curve_s(up_to)
             else:
-                times_s = [0.0, *(timing.iteration_s(each) for each in range(1, up_to + 1))]
-                self._curves_s[size] = np.maximum.accumulate(times_s)
+                times_s = curves_s(pipelines_of([self._timing(each) for each in together]), most)
+                self._curves_s |= {each.num_nodes: times_s[:, column] for column, each in enumerate(together)}
         return self._curves_s[size]
 
-    def _all_curves_s(self, up_to: int) -> dict[int, Floats]:
-        """Return the curves of all templates that can be simulated together, from one pass over them."""
-        timings = [Timing.of(self.profile, [self.node] * each.num_nodes, each) for each in self]
-        times_s = curves_s(pipelines_of([each for each in timings if each.is_by_rounds]), up_to)
-        made = [each.template.num_nodes for each in timings if each.is_by_rounds]
-        return {size: times_s[:, column] for column, size in enumerate(made)}
+    def _timing(self, template: Template) -> Timing:
+        return Timing.of(self.profile, [self.node] * template.num_nodes, template)
 
     @property
     def uncovered(self) -> tuple[int, ...]:
         """Counts of nodes that pipelines of these sizes cannot all use, or not with enough replicas; mostly none."""
         return uncovered(self.sizes, self.smallest, self.tolerate, self.num_nodes)
-
-
-def _smallest(profile: Profile, node: Node, num_nodes: int) -> int:
-    """Return how many nodes hold the model with one micro-batch in flight. Raises if there are fewer."""
-    memory_bytes = np.inf if node.memory_bytes is None else float(node.memory_bytes)
-    needed = []
-    for devices, per_node in layouts(profile, node.devices):
-        num_stages = _stages_needed(Segments.of(profile, devices), memory_bytes)
-        count = -(-num_stages // per_node) if num_stages else 0
-        if 0 < count * per_node <= profile.num_layers:
-            needed.append(count)
-    if not needed:
-        _refuse_layer(profile, node)
-    smallest = min(needed)
-    if smallest > num_nodes:
-        whole = Segments.of(profile).needed_bytes(0, profile.num_layers, 1, recompute=False)
-        raise ModelTooLargeError(
-            profile.model, int(whole), num_nodes, (node.memory_bytes or 0) * node.devices, smallest
-        )
-    return smallest
-
-
-def _stages_needed(segments: Segments, memory_bytes: float) -> int:
-    """Return the least number of stages; 0 if a layer does not fit."""
-    fits = segments.fits(1, memory_bytes, recompute=False)
-    first, count = 0, 0
-    while first < segments.num_layers:
-        if not fits[first].any():
-            return 0
-        first, count = int(np.flatnonzero(fits[first])[-1]), count + 1
-    return count
-
-
-def _refuse_layer(profile: Profile, node: Node) -> None:
-    """Raise LayerTooLargeError for the largest layer, on as many devices as was measured."""
-    devices = max(devices for devices, _ in layouts(profile, node.devices))
-    largest = max(profile.on(devices), key=lambda each: each.state_bytes + each.activation_bytes)
-    raise LayerTooLargeError(
-        profile.model, largest.name, largest.state_bytes + largest.activation_bytes, node.memory_bytes or 0
-    )

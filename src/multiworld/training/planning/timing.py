@@ -9,11 +9,14 @@ from itertools import pairwise
 import numpy as np
 
 from . import simulation
+from .arrays import Floats
 from .nodes import Node
 from .profile import Profile
 from .simulation import Timed
 from .template import Schedule, Template
 from .times.pipelines import Pipelines
+
+STEADY = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,15 +50,6 @@ class Timing:
             ),
         )
 
-    @property
-    def is_by_rounds(self) -> bool:
-        """Whether ``pipelines_of`` takes it: all but the interleaved schedule, with limits as our search makes them."""
-        limits = self.template.max_in_flight
-        if self.template.schedule is Schedule.ZERO_BUBBLE:
-            return len(set(limits)) == 1
-        falls = {here - there for here, there in pairwise(limits)}
-        return self.template.schedule is Schedule.ONE_F_ONE_B and limits[-1] == 1 and falls <= {0, 1}
-
     def timeline(self, num_micro_batches: int) -> list[Timed]:
         """Return all operations of a step, with their times."""
         return simulation.timeline(
@@ -73,9 +67,22 @@ class Timing:
         """Return what a step takes, exactly."""
         return max(each.end_s for each in self.timeline(num_micro_batches))
 
+    def curve_s(self, up_to: int) -> Floats:
+        """Return what steps with 0, 1, ..., ``up_to`` micro-batches take, ascending.
+
+        With more than ``STEADY`` micro-batches for each node, we take it that the schedule repeats itself.
+        """
+        num_nodes = self.template.num_nodes
+        known = min(up_to, STEADY * num_nodes)
+        times_s = np.zeros(up_to + 1)
+        times_s[1 : known + 1] = [self.iteration_s(each) for each in range(1, known + 1)]
+        for count in range(known + 1, up_to + 1):
+            times_s[count] = times_s[count - num_nodes] + times_s[known] - times_s[known - num_nodes]
+        return np.maximum.accumulate(times_s)
+
 
 def pipelines_of(timings: Sequence[Timing]) -> Pipelines:
-    """Return what stages take as arrays, for exact times of all of them at once."""
+    """Return what stages take as arrays, for exact times of all of them at once; not for the interleaved schedule."""
     shape = (max(each.template.num_stages for each in timings), len(timings))
     times_s = {name: np.zeros(shape) for name in ("forward_s", "backward_s", "weights_s", "transfers_s")}
     put_off = np.zeros(shape, np.int64)

@@ -12,6 +12,7 @@ from ..nodes import Node
 from ..profile import Profile
 from ..template import Schedule, Stage, Template
 from .candidates import Candidates, Judge, Way
+from .interleaved import best_interleaved
 from .partitions import Partitions
 from .places import Places
 from .search import Search, all_partitions, is_few, with_slack
@@ -38,12 +39,18 @@ def best_templates(
         fitting = [
             (size, each) for size, each in zip(sizes, counts, strict=True) if size * per_node <= profile.num_layers
         ]
-        if fitting:
+        if fitting and not set(schedules) <= {Schedule.INTERLEAVED}:
             places = Places.of(nodes, devices, per_node)
             for template in _of_layout(profile, places, dict(fitting), schedules, refine=refine):
                 known = best.get(template.num_nodes)
                 if known is None or template.iteration_s < known.iteration_s:
                     best[template.num_nodes] = template
+        if per_node == 1 and Schedule.INTERLEAVED in schedules:
+            for size, count in [each for each in fitting if each[0] > 1]:
+                limit_s = best[size].iteration_s if size in best else float("inf")
+                found = best_interleaved(profile, nodes[-size:], count, devices=devices, limit_s=limit_s)
+                if found is not None:
+                    best[size] = found
     return best
 
 
