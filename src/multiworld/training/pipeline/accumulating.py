@@ -26,7 +26,7 @@ class Accumulation:
         owned: Owned,
         world: World | None,
         shares: Sequence[Collection[int]],
-        parameters: Mapping[str, nn.Parameter],
+        leaves: Mapping[str, nn.Parameter],
         buffers: Mapping[str, Tensor],
         modules: Sequence[nn.Module],
         *,
@@ -37,9 +37,7 @@ class Accumulation:
         self.owned = owned
         self._recompute = recompute
         self._world, self._shares, self._num_micro_batches = world, shares, num_micro_batches
-        self.gradients = Gradients(
-            [parameters[name] for name in owned.parameters], list(owned.parameters), separate=exact
-        )
+        self.gradients = Gradients([leaves[name] for name in owned.uses], list(owned.uses), separate=exact)
         self._statistics = Statistics({name: buffers[name] for name in owned.buffers}, modules, separate=exact)
         self._of_gradients, self._of_statistics = _reduction(exact=exact), _reduction(exact=exact)
 
@@ -49,9 +47,9 @@ class Accumulation:
 
     @property
     def unused(self) -> list[str]:
-        """The parameters that had no gradient here in this step."""
+        """The uses that had no gradient here in this step."""
         used = self.gradients.used
-        return [name for index, name in enumerate(self.owned.parameters) if index not in used]
+        return [name for index, name in enumerate(self.owned.uses) if index not in used]
 
     @property
     def _buckets(self) -> list[FlatBucket]:
@@ -101,7 +99,7 @@ class Accumulation:
         """Give the program the means over ``num_done`` micro-batches. ``skips``: no gradient at all."""
         if num_done:
             torch._foreach_div_([each.reduced for each in self._buckets], num_done) if self._buckets else None
-        names = self.owned.parameters
+        names = self.owned.uses
         left_out = range(len(names)) if skips else [index for index, name in enumerate(names) if name in unused]
         self.gradients.apply(left_out)
         if not skips:

@@ -7,12 +7,13 @@ any process, and a checkpoint into any division. What a process does not hold ha
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..state import StateDict
+from .ties import untie
 
 if TYPE_CHECKING:
     from ...model.layers import ModelLayer
@@ -20,13 +21,25 @@ if TYPE_CHECKING:
 OptimizerFactory = Callable[[list[nn.Parameter]], Optimizer]
 
 
+class Use(NamedTuple):
+    """Where gradients of a parameter arise: ``leaf`` has those of the layers ``computed_in``.
+
+    ``held_in``: all layers that have the parameter; who holds one of them needs the gradients of all.
+    """
+
+    parameter: str
+    leaf: nn.Parameter
+    held_in: tuple[int, ...]
+    computed_in: tuple[int, ...]
+
+
 class Holdings:
     """``layers``: all of the model, in their order; at first this process holds all of them.
 
-    ``changing``: names of the buffers that a forward changes.
+    ``changing``: names of the buffers that a forward changes. ``exact``: see ``ties``.
     """
 
-    def __init__(self, layers: Sequence[ModelLayer], changing: Collection[str] = ()) -> None:
+    def __init__(self, layers: Sequence[ModelLayer], changing: Collection[str] = (), *, exact: bool = False) -> None:
         self._layers, self._changing = list(layers), changing
         self.held: frozenset[int] = frozenset(range(len(layers)))
         self._dropped: set[str] = set()
@@ -39,6 +52,8 @@ class Holdings:
             for name, buffer in layer.buffers.items():
                 self._buffers.setdefault(name, buffer)
         self._shapes = {name: each.shape for name, each in (*self._parameters.items(), *self._buffers.items())}
+        self._leaves = untie(layers) if exact else {}
+        self._uses = self._find_uses()
         self._optimizers: list[tuple[Optimizer, OptimizerFactory]] = []
 
     @property
@@ -51,9 +66,34 @@ class Holdings:
         return not self._dropped
 
     @property
-    def names(self) -> list[str]:
+    def uses(self) -> list[str]:
         """Of all parameters that are trained, here or elsewhere: the index of one is the same on all members."""
-        return [name for name, each in self._parameters.items() if each.requires_grad]
+        return list(self._uses)
+
+    def uses_of(self, layers: Iterable[int]) -> dict[str, Use]:
+        """Return by name where gradients arise that who has these layers needs, in the model's order."""
+        wanted = frozenset(layers)
+        return {name: each for name, each in self._uses.items() if wanted.intersection(each.held_in)}
+
+    def _find_uses(self) -> dict[str, Use]:
+        uses = {}
+        for name, parameter in self._parameters.items():
+            if not parameter.requires_grad:
+                continue
+            layers = tuple(self.layers_with(name))
+            apart = [layer for layer in layers if (name, layer) in self._leaves]
+            uses[name] = Use(name, parameter, layers, tuple(layer for layer in layers if layer not in apart))
+            for layer in apart:
+                uses[f"{name}@{layer}"] = Use(name, self._leaves[name, layer], layers, (layer,))
+        return uses
+
+    def add_up(self) -> None:
+        """Give each parameter the gradients of all of its uses, added up in the order of the layers."""
+        for (name, _), leaf in self._leaves.items():
+            own = self._parameters[name]
+            if leaf.grad is not None:
+                own.grad = leaf.grad if own.grad is None else own.grad + leaf.grad
+                leaf.grad = None
 
     @property
     def optimizers(self) -> list[Optimizer]:
@@ -64,11 +104,6 @@ class Holdings:
         optimizer = factory([each for each in self._parameters.values() if each.requires_grad])
         self._optimizers.append((optimizer, factory))
         return optimizer
-
-    def parameters_of(self, layers: Iterable[int]) -> dict[str, nn.Parameter]:
-        """Return the trained parameters of these layers, each once, in the model's order."""
-        wanted = {name for layer in layers for name in self._layers[layer].parameters}
-        return {name: each for name, each in self._parameters.items() if name in wanted and each.requires_grad}
 
     def modules_of(self, layers: Iterable[int]) -> list[nn.Module]:
         return [self._layers[layer].module for layer in layers]
@@ -122,6 +157,7 @@ class Holdings:
             own = self._parameters[name] if name in self._parameters else self._buffers[name]
             own.data = tensor.to(own.device)
             self._dropped.discard(name)
+        self._share_memory()
         for optimizer, values in zip(self.optimizers, state["optimizers"], strict=True):
             for name, value in values.items():
                 optimizer.state[self._parameters[name]] = dict(value)
@@ -144,10 +180,15 @@ class Holdings:
                 own.data = own.data.new_empty(0)
                 if isinstance(own, nn.Parameter):
                     own.grad = None
+        self._share_memory()
         self.held = wanted
         mine = [each for name, each in self._parameters.items() if name in kept and each.requires_grad]
         for optimizer, factory in self._optimizers:
             _give(optimizer, factory, mine)
+
+    def _share_memory(self) -> None:
+        for (name, _), leaf in self._leaves.items():
+            leaf.data = self._parameters[name].data
 
     def groups(self) -> list[list[StateDict]]:
         """Return the options of each optimizer's groups, without their parameters: rates that a scheduler changes."""

@@ -68,7 +68,7 @@ def open_pipeline(
     templates = templates_for(
         layers, example, num_nodes=num_nodes, tolerate=options.tolerate, memory_bytes=memory_bytes
     )
-    return Opened(PipelinedParts(layers, changing(layers, example)), templates, loss)
+    return Opened(PipelinedParts(layers, changing(layers, example), exact=options.exact), templates, loss)
 
 
 def check_pipeline(options: TrainingOptions) -> None:

@@ -19,34 +19,40 @@ WATCH_S = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Owned:
-    """Names of parameters and buffers that the same members hold: ``owners``, by their place in the team's world."""
+    """Uses of parameters, and buffers, that the same members hold and the same members compute.
+
+    Members are places in the team's world; ``computing`` are those of ``owners`` that have gradients.
+    """
 
     owners: tuple[int, ...]
-    parameters: tuple[str, ...]
+    computing: tuple[int, ...]
+    uses: tuple[str, ...]
     buffers: tuple[str, ...]
 
 
 def owned_by(
     assignment: Assignment,
-    member: str,
     place_of: Callable[[str], int],
-    layers_with: Callable[[str], Sequence[int]],
-    parameters: Sequence[str],
-    buffers: Sequence[str],
+    uses: Mapping[str, tuple[Sequence[int], Sequence[int]]],
+    buffers: Mapping[str, Sequence[int]],
 ) -> list[Owned]:
-    """Return what ``member`` holds by its owners, in an order that all owners find. Pure.
+    """Return what a member holds by its owners, in an order that all owners find. Pure.
 
-    ``parameters``, ``buffers``: the names of those that it holds, in the model's order.
+    ``uses``: of each use of a parameter that it holds, the layers that hold it and those that compute it; ``buffers``:
+    of each, its layers; both in the model's order.
     """
-    by_owners: dict[tuple[int, ...], tuple[list[str], list[str]]] = {}
-    for number, names in enumerate((parameters, buffers)):
-        for name in names:
-            owners = tuple(sorted(map(place_of, assignment.owners_of_all(layers_with(name)))))
-            assert place_of(member) in owners, f"{name} is held by a member that does not own it"
-            by_owners.setdefault(owners, ([], []))[number].append(name)
+
+    def places(layers: Sequence[int]) -> tuple[int, ...]:
+        return tuple(sorted(map(place_of, assignment.owners_of_all(layers))))
+
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[list[str], list[str]]] = {}
+    for name, (held_in, computed_in) in uses.items():
+        found.setdefault((places(held_in), places(computed_in)), ([], []))[0].append(name)
+    for name, layers in buffers.items():
+        found.setdefault((places(layers), places(layers)), ([], []))[1].append(name)
     return [
-        Owned(owners=owners, parameters=tuple(mine), buffers=tuple(others))
-        for owners, (mine, others) in sorted(by_owners.items())
+        Owned(owners=owners, computing=computing, uses=tuple(mine), buffers=tuple(others))
+        for (owners, computing), (mine, others) in sorted(found.items())
     ]
 
 
@@ -64,7 +70,7 @@ class OwnersWorlds:
         self.close()
         joining = {
             owners: team.start_beside(_name(team, owners), owners.index(team.rank), len(owners), FORM_S)
-            for owners in sets
+            for owners in dict.fromkeys(sets)
             if len(owners) > 1
         }
         try:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class PipelinedParts:
     """Parameters and optimizers change with the layers that this process holds, so nothing is counted here."""
 
-    def __init__(self, model: LayeredModel, changing: frozenset[str]) -> None:
+    def __init__(self, model: LayeredModel, changing: frozenset[str], *, exact: bool) -> None:
         """``changing``: names of the buffers that a forward changes."""
-        self.model, self.holdings = model, Holdings(model.layers, changing)
+        self.model, self.holdings = model, Holdings(model.layers, changing, exact=exact)
         self._changing = changing
 
     @property

@@ -155,7 +155,7 @@ class Pipelined:
         reduced = [each for accumulation in self._accumulations for each in accumulation.reduced]
         more = self._services.own_facts(self._state.step)
         more = {**more, **self._services.health.own_facts(self._state.step, reduced)}
-        index = {name: number for number, name in enumerate(self._holdings.names)}
+        index = {name: number for number, name in enumerate(self._holdings.uses)}
         return Facts(
             step=self._state.step,
             member=self._team.membership.member.id,
@@ -185,13 +185,14 @@ class Pipelined:
             with contextlib.suppress(WorldBrokenError, WorldClosedError):
                 self._team.meet()
             raise
-        names = self._holdings.names
+        names = self._holdings.uses
         unused_by = [frozenset(each.unused) for each in facts]
         for each in self._accumulations:
             unused = {
                 names[index] for index in frozenset.intersection(*(unused_by[place] for place in each.owned.owners))
             }
             each.apply(outcome.num_done, unused, skips=skips)
+        self._holdings.add_up()
         self._progress.is_complete = False
         if self._redo_began is not None:
             self._recoveries.recovery_phase("redo", step.index, time.monotonic() - self._redo_began)
@@ -284,12 +285,12 @@ class Pipelined:
         )
         moving = Moving(world, generation.place_of, sent, got, self._captured)
         role = assignment.role_of(me)
-        parameters, buffers = (
-            self._holdings.parameters_of(role.layers),
-            self._holdings.changing_buffers_of(role.layers),
-        )
+        uses, buffers = self._holdings.uses_of(role.layers), self._holdings.changing_buffers_of(role.layers)
         owned = owned_by(
-            assignment, me, generation.place_of, self._holdings.layers_with, list(parameters), list(buffers)
+            assignment,
+            generation.place_of,
+            {name: (each.held_in, each.computed_in) for name, each in uses.items()},
+            {name: self._holdings.layers_with(name) for name in buffers},
         )
         worlds = self._worlds.form(world, [each.owners for each in owned])
         for state in moving.wait():
@@ -299,12 +300,13 @@ class Pipelined:
         for each in self._accumulations:
             each.close()
         share_of = {member: assignment.role_of(member).micro_batches for member in assignment_members(assignment)}
+        leaves = {name: each.leaf for name, each in uses.items()}
         self._accumulations = [
             Accumulation(
                 each,
                 worlds.get(each.owners),
-                [share_of[generation.members[place].id] for place in each.owners],
-                parameters,
+                [share_of[generation.members[place].id] if place in each.computing else () for place in each.owners],
+                leaves,
                 buffers,
                 self._holdings.modules_of(role.layers),
                 num_micro_batches=self._loader.num_micro_batches,

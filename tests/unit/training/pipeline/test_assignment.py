@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from multiworld.training.pipeline.assignment import AssignedPipeline, Assignment, LayerMove
@@ -16,7 +18,6 @@ TWO = Assignment(
     ),
 )
 PLACES = {name: place for place, name in enumerate("abcde")}
-LAYERS = {"embedding": [0, 5], "one": [1], "two": [2], "four": [4], "head": [5]}
 
 
 def test_a_role_says_layers_neighbours_and_micro_batches() -> None:
@@ -48,19 +49,30 @@ def test_tied_weights_are_owned_by_all_that_have_one_of_their_layers() -> None:
     assert TWO.owners_of_all([0, 5]) == ("a", "c", "b", "e")
 
 
+def owned(
+    uses: Mapping[str, tuple[list[int], list[int]]], buffers: Mapping[str, list[int]] | None = None
+) -> list[Owned]:
+    return owned_by(TWO, PLACES.__getitem__, uses, buffers or {})
+
+
 def test_what_a_member_holds_is_divided_by_owners_alike_on_all_of_them() -> None:
-    mine = {
-        member: owned_by(TWO, member, PLACES.__getitem__, LAYERS.__getitem__, held, [])
-        for member, held in (("a", ["embedding", "one", "two"]), ("c", ["embedding", "one"]), ("d", ["two", "four"]))
-    }
-    tied = Owned(owners=(0, 1, 2, 4), parameters=("embedding",), buffers=())
-    assert mine["a"] == [
+    embedding, one, two = ([0, 5], [0, 5]), ([1], [1]), ([2], [2])
+    tied = Owned(owners=(0, 1, 2, 4), computing=(0, 1, 2, 4), uses=("embedding",), buffers=())
+    of_one = Owned(owners=(0, 2), computing=(0, 2), uses=("one",), buffers=("mean",))
+    assert owned({"embedding": embedding, "one": one, "two": two}, {"mean": [1]}) == [
         tied,
-        Owned(owners=(0, 2), parameters=("one",), buffers=()),
-        Owned(owners=(0, 3), parameters=("two",), buffers=()),
+        of_one,
+        Owned(owners=(0, 3), computing=(0, 3), uses=("two",), buffers=()),
     ]
-    assert mine["c"] == [tied, Owned(owners=(0, 2), parameters=("one",), buffers=())]
-    assert [each.owners for each in mine["d"]] == [(0, 3), (1, 3)]
+    assert owned({"embedding": embedding, "one": one}, {"mean": [1]}) == [tied, of_one]
+
+
+def test_uses_of_tied_weights_have_the_same_owners_and_are_computed_by_some_of_them() -> None:
+    found = owned({"embedding": ([0, 5], [0]), "embedding@5": ([0, 5], [5])})
+    assert [(each.owners, each.computing, each.uses) for each in found] == [
+        ((0, 1, 2, 4), (0, 2), ("embedding",)),
+        ((0, 1, 2, 4), (1, 4), ("embedding@5",)),
+    ]
 
 
 def test_a_newcomer_gets_layers_from_each_source_and_the_rest_from_the_first() -> None:

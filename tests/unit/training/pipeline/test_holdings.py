@@ -37,8 +37,8 @@ def train(stages: list[nn.Module], optimizer: torch.optim.Optimizer) -> None:
 
 def test_names_are_those_of_the_whole_model() -> None:
     held, _, _ = holdings()
-    assert list(held.parameters_of([2])) == ["2.weight", "2.bias"]
-    assert held.names == [f"{layer}.{name}" for layer in range(4) for name in ("weight", "bias")]
+    assert list(held.uses_of([2])) == ["2.weight", "2.bias"]
+    assert held.uses == [f"{layer}.{name}" for layer in range(4) for name in ("weight", "bias")]
     assert list(held.changing_buffers_of([0, 1])) == ["1.running_mean", "1.running_var"]
     assert held.layers_with("1.weight") == [1]
 
