@@ -590,8 +590,12 @@ class Job:
                 for place, member in enumerate(generation.members)
                 if (facts[place].is_ready if by_facts else member.id not in generation.stateless)
             ]
-            is_sharded = self.replica.size > 1
-            self._keeper.on_members(generation.number, ready, ready[: self.replica.size] if is_sharded else None)
+            writers: Sequence[str] | None = None  # those that have parts of the state for themselves
+            if generation.assignment is not None:
+                writers = generation.assignment.pipelines[0].members
+            elif self.replica.size > 1:
+                writers = ready[: self.replica.size]
+            self._keeper.on_members(generation.number, ready, writers)
             self._is_save_due = outcome.save
             self._is_save_asked = self._is_save_asked and not outcome.save
         if self._copies is not None and generation is self._team.generation:  # else not all members hear of this step

@@ -19,6 +19,22 @@ class Stateful(Protocol):
     def load_state_dict(self, state: StateDict) -> Any: ...
 
 
+APART = "apart"
+"""The part of a saved state that each writer has for itself."""
+
+
+class Apart(Protocol):
+    """What each process has a part of its own of: the layers of a model that is trained in pipelines."""
+
+    def capture_own(self) -> StateDict:
+        """Return what this process saves, as references: containers of tensors and values, with names that no other
+        writer has.
+        """
+
+    def restore_all(self, leaves: StateDict) -> None:
+        """Take what all writers have saved, by the names of ``capture_own`` joined by dots. Raises ValueError."""
+
+
 class TrainingState:
     """The parts of a training by name: ``model.NAME``, ``optimizer.NAME``, ``tracked.NAME``, ``loader``, and its step.
 
@@ -27,6 +43,7 @@ class TrainingState:
 
     def __init__(self) -> None:
         self._parts: dict[str, Stateful] = {}
+        self.apart: Apart | None = None
         self.step = 0
         """The index of the next step: so many have been committed."""
 
@@ -50,6 +67,13 @@ class TrainingState:
             "rng": capture_rng(),
             "parts": {name: part.state_dict() for name, part in self._parts.items()},
         }
+
+    def capture_to_save(self) -> StateDict:
+        """Return what ``capture`` does and, in the part ``APART``, what this process has for itself."""
+        state = self.capture()
+        if self.apart is not None:
+            state["parts"][APART] = self.apart.capture_own()
+        return state
 
     def restore(self, state: StateDict) -> None:
         """Load every part. Raises ValueError that names parts which are missing or unknown, before anything changes."""

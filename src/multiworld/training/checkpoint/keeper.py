@@ -110,7 +110,7 @@ class CheckpointKeeper:
     def _save(self, *, wait: bool) -> None:
         step = self._last_saved = self._state.step
         self._saver.save(
-            self._state.capture,
+            self._state.capture_to_save,
             step=step,
             generation=self._generation,
             members=self._members,

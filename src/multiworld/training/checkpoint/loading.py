@@ -13,9 +13,10 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 from torch.distributed.tensor import DTensor, empty
 
 from ..errors import CheckpointDamagedError, CheckpointMismatchError
-from ..state import StateDict, TrainingState
+from ..state import APART, StateDict, TrainingState
 from .finding import Found, verify
 from .flat import STRUCTURE, flatten, unflatten
+from .staging import OF_ONE_WRITER
 
 MOST_SHOWN = 5
 MODELS, OPTIMIZERS = "model", "optimizer"
@@ -32,15 +33,28 @@ def load(found: Found, state: TrainingState, *, hashes: bool = True) -> None:
     """
     verify(found, hashes=hashes)
     current = state.capture()
-    captured = read(found, _shards_of(state, current))
+    captured, apart = _read(found, _shards_of(state, current))
+    captured["parts"].pop(APART, None)
     differences = compare(captured, current)
+    if bool(apart) is not (state.apart is not None):
+        differences.append("it is of pipelines" if apart else "it is not of pipelines, and this training has some")
     if differences:
         raise CheckpointMismatchError(found.path, tuple(differences))
+    if state.apart is not None:
+        try:
+            state.apart.restore_all(apart)
+        except ValueError as error:
+            raise CheckpointMismatchError(found.path, (str(error),)) from error
     state.restore(captured)
 
 
 def read(found: Found, like: Like = lambda name, shape: None) -> StateDict:
     """Return what ``TrainingState.restore`` takes. ``like``: where a sharded tensor is needed, returns one like it."""
+    return _read(found, like)[0]
+
+
+def _read(found: Found, like: Like) -> tuple[StateDict, StateDict]:
+    """Return the state that one writer describes and, by name, what each writer had for itself."""
     reader = FileSystemReader(found.path)
     try:
         metadata = reader.read_metadata()
@@ -52,7 +66,8 @@ def read(found: Found, like: Like = lambda name, shape: None) -> StateDict:
         plan = reader.prepare_global_plan(planner.create_global_plan([plan]))[0]
         reader.read_data(planner.finish_plan(plan), planner).wait()
         structure = leaves.pop(STRUCTURE)
-        return unflatten(structure, leaves)
+        apart = {name.partition(".")[2]: each for name, each in leaves.items() if name.startswith(OF_ONE_WRITER)}
+        return unflatten(structure, leaves), apart
     except (OSError, EOFError, KeyError, RuntimeError) as error:  # its bytes are what was written, or were not compared
         raise CheckpointDamagedError(found.path, ".metadata", f"it cannot be read ({error!r})") from error
 

@@ -20,12 +20,14 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import SavePlan, WriteItemType
 from torch.distributed.tensor import DTensor
 
-from ..state import StateDict
+from ..state import APART, StateDict
 from .flat import STRUCTURE, FlatState
 from .packing import Packer, is_plain, pack
 from .sharing import deal
 
 ALIGNMENT = 64
+OF_ONE_WRITER = f"{APART}."
+"""How names begin of what only one writer has."""
 
 
 @dataclass(frozen=True)
@@ -140,15 +142,17 @@ def _plan(state: FlatState, leaves: StateDict, writer: int, num_writers: int) ->
     planner.set_up_planner(dict(leaves), None, True)
     everything = planner.create_local_plan()
     items = list(everything.items)
-    whole = [item for item in items if item.type is WriteItemType.TENSOR]
+    tensors = [item for item in items if item.type is WriteItemType.TENSOR]
+    whole = [item for item in tensors if not item.index.fqn.startswith(OF_ONE_WRITER)]  # all writers have these
     owners = deal([leaves[item.index.fqn].nbytes for item in whole], num_writers)
     owned = {item.index.fqn for item, owner in zip(whole, owners, strict=True) if owner == writer}
     mine = [
         item
         for item in items
         if item.index.fqn in owned
+        or (item.type is WriteItemType.TENSOR and item.index.fqn.startswith(OF_ONE_WRITER))
         or (item.type is WriteItemType.SHARD and _is_first_copy(leaves[item.index.fqn]))
-        or (item.type is WriteItemType.BYTE_IO and writer == 0)
+        or (item.type is WriteItemType.BYTE_IO and (writer == 0 or item.index.fqn.startswith(OF_ONE_WRITER)))
     ]
     return SavePlan(mine, planner_data={**state.paths, STRUCTURE: (STRUCTURE,)})
 

@@ -163,6 +163,28 @@ class Holdings:
                 optimizer.state[self._parameters[name]] = dict(value)
         self.held |= frozenset(state["layers"])
 
+    def capture_own(self) -> StateDict:
+        """Return the state of the layers that are held, for a checkpoint: ``{"parameters": {name: tensor}, ...}``."""
+        state = self.capture(self.held)
+        optimizers = {str(number): each for number, each in enumerate(state["optimizers"])}
+        return {"parameters": state["parameters"], "buffers": state["buffers"], "optimizers": optimizers}
+
+    def restore_all(self, leaves: StateDict) -> None:
+        """Take all layers from a checkpoint, whoever saved each. Raises ValueError for one of another model."""
+        optimizers: list[dict[str, StateDict]] = [{} for _ in self._optimizers]
+        found: dict[str, StateDict] = {"parameters": {}, "buffers": {}}
+        for name, leaf in leaves.items():
+            kind, _, rest = name.partition(".")
+            if kind in found:
+                found[kind][rest] = leaf
+                continue
+            number, _, rest = rest.partition(".")
+            parameter, _, key = rest.rpartition(".")
+            if int(number) >= len(optimizers):
+                raise ValueError(f"it has {int(number) + 1} optimizers, and this training {len(optimizers)}")
+            optimizers[int(number)].setdefault(parameter, {})[key] = leaf
+        self.put({"layers": list(range(self.num_layers)), **found, "optimizers": optimizers})
+
     def forget(self) -> None:
         """What is here is not what the others have: it gives way to what comes."""
         self.held = frozenset()

@@ -43,6 +43,7 @@ class Opened:
         options: TrainingOptions,
     ) -> Trainer:
         """Raises TypeError that names a part of the state which cannot be sent to others."""
+        state.apart = self.parts.holdings
         trainer = make_pipelined_trainer(team, state, self.parts, self.loss, loader, observer, recoveries, options)
         planner = Planner(self.templates, tolerate=options.tolerate, num_micro_batches=loader.num_micro_batches)
         membership = team.membership
@@ -78,7 +79,7 @@ def check_pipeline(options: TrainingOptions) -> None:
         "batch": options.batch != "constant",
         "replay": options.replay is not None,
         'on_bad_step="rollback"': options.on_bad_step == "rollback",
-        "checkpoint": options.checkpoint is not None,
+        "checkpoint.copies": options.checkpoint is not None and options.checkpoint.copies > 0,
     }
     for name, is_given in wrong.items():
         if is_given:

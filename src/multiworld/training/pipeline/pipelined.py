@@ -219,7 +219,8 @@ class Pipelined:
         before = self._state.step
         generation = self._advance(error)
         is_stateless = generation is None or self._team.membership.member.id in generation.stateless
-        if generation is None or is_stateless or generation.step not in (before, before + 1):
+        goes_on = generation is not None and not generation.is_restart and generation.step in (before, before + 1)
+        if generation is None or is_stateless or not goes_on:
             raise RepeatStep
         if generation.step == before + 1:
             return generation.facts
@@ -245,9 +246,8 @@ class Pipelined:
             self._restart(generation)
         elif me in generation.stateless:
             self._standing.lose_state()
-            self._state.step = generation.step
-        if me in generation.stateless:
             self._holdings.forget()
+            self._state.step = generation.step
         limit = self._team.membership.limit
         if limit is not None and generation.step >= limit:  # all end now, with the layers that they have
             self._standing.has_state = True
@@ -258,12 +258,15 @@ class Pipelined:
     def _restart(self, generation: Generation) -> None:
         """A layer is with nobody: the source begins with its own model. Raises LayersLostError if it has not all."""
         if self._team.membership.member.id in generation.sources:
+            self._state.step = self._standing.held_step
+            self._services.restart(None)
             if not self._holdings.is_whole:
                 raise LayersLostError(max(self._state.step, self._standing.held_step))
             self._holdings.hold(range(self._holdings.num_layers))
-            self._state.step = self._standing.held_step
         else:
             self._state.step = generation.step
+            self._holdings.forget()
+        self._prepare()  # all are here: nobody has a step to end first
 
     def _num_lost(self, generation: Generation) -> int:
         assert generation.assignment is not None
