@@ -51,7 +51,7 @@ from .loop_exit import is_left_by_error
 from .making import make_trainer
 from .options import TrainingOptions
 from .parts import TrainedParts
-from .pipeline.assignment import Assignment, Role
+from .pipeline.assignment import Assignment
 from .pipeline.parts import PipelinedParts
 from .pipeline.pipe import Pipe
 from .planning.installed import check_installed
@@ -332,13 +332,13 @@ class Job:
             model, stages, example, loss, self.options, num_nodes=self.world_size, memory_bytes=memory_bytes
         )
         self._parts = opened.parts
-        return Pipe(opened.parts, opened.templates, self._hook_optimizer, self._present_role)
+        return Pipe(opened.parts, opened.templates, self._hook_optimizer, self._present_assignment)
 
-    def _present_role(self) -> tuple[Assignment, Role] | None:
+    def _present_assignment(self) -> tuple[Assignment, str] | None:
         generation = self._membership.generation
         if generation is None or generation.assignment is None:
             return None
-        return generation.assignment, generation.assignment.role_of(self._membership.member.id)
+        return generation.assignment, self._membership.member.id
 
     def optimizer(self, optimizer: AnyOptimizer) -> AnyOptimizer:
         """Have the optimizer run only when a step counts. Returns it. There may be several."""

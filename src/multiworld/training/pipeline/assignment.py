@@ -47,8 +47,8 @@ class Assignment:
     policy: str = ""
     iteration_s: float = 0.0
 
-    def role_of(self, member: str) -> Role:
-        """Raises KeyError for a member that it does not have."""
+    def role_of(self, member: str) -> Role | None:
+        """Return None for a member that has nothing to do."""
         begin = 0
         for number, each in enumerate(self.pipelines):
             if member in each.members:
@@ -67,7 +67,15 @@ class Assignment:
                     recompute=each.recompute,
                 )
             begin += each.num_micro_batches
-        raise KeyError(member)
+        return None
+
+    def layers_of(self, member: str) -> tuple[int, ...]:
+        role = self.role_of(member)
+        return () if role is None else role.layers
+
+    def micro_batches_of(self, member: str) -> tuple[int, ...]:
+        role = self.role_of(member)
+        return () if role is None else role.micro_batches
 
     def owners(self, layer: int) -> tuple[str, ...]:
         """Return who holds this layer, one of each pipeline, in the order of the pipelines."""

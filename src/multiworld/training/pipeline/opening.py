@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from ...model.layers import LayeredModel, layers_by_hand, layers_of
@@ -14,8 +19,8 @@ from ..engine.observers import RecoveryObserver, StepObserver
 from ..engine.trainer import Trainer
 from ..options import TrainingOptions
 from ..planning.nodes import Node
-from ..planning.profile import LayerCost, Profile
 from ..planning.templates import Templates, make_templates
+from ..profiles.cache import cached_profile
 from ..recovery.team import Team
 from ..state import TrainingState
 from .making import make_pipelined_trainer
@@ -67,7 +72,7 @@ def open_pipeline(
     check_pipeline(options)
     layers = layered(model, stages, example)
     templates = templates_for(
-        layers, example, num_nodes=num_nodes, tolerate=options.tolerate, memory_bytes=memory_bytes
+        layers, example, loss, num_nodes=num_nodes, tolerate=options.tolerate, memory_bytes=memory_bytes
     )
     return Opened(PipelinedParts(layers, changing(layers, example), exact=options.exact), templates, loss)
 
@@ -97,17 +102,30 @@ def layered(model: nn.Module | None, stages: Sequence[nn.Module] | None, example
 
 
 def templates_for(
-    model: LayeredModel, example: Any, *, num_nodes: int, tolerate: int, memory_bytes: int | None
+    model: LayeredModel, example: Any, loss: Loss, *, num_nodes: int, tolerate: int, memory_bytes: int | None
 ) -> Templates:
-    """Measure the layers, and make templates for up to so many nodes. Raises PlanError."""
-    layers = tuple(
-        LayerCost(
-            name=each.name,
-            forward_s=1.0,
-            backward_s=2.0,
-            state_bytes=sum(p.nbytes for p in each.parameters.values()) * 4,
-        )
-        for each in model.layers
-    )
-    profile = Profile(model=model.name, micro_batch=1, layers=layers)
-    return make_templates(profile, Node(memory_bytes=memory_bytes), num_nodes=num_nodes, tolerate=tolerate)
+    """Measure the layers, or take what was measured before, and make templates for up to so many nodes.
+
+    Raises PlanError.
+    """
+    with one_at_a_time():
+        profile = cached_profile(model, example, loss=loss)
+    node = Node(memory_bytes=memory_bytes or device_memory(model.inputs_of(example)[0].device))
+    return make_templates(profile, node, num_nodes=num_nodes, tolerate=tolerate)
+
+
+def device_memory(device: torch.device) -> int | None:
+    """Return how much of a device's memory a stage may use: nine tenths; None of the CPU, as its memory is shared."""
+    if device.type != "cuda":
+        return None
+    return int(torch.cuda.get_device_properties(device).total_memory * 0.9)
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Let one process of this user measure at a time: the others of this host take what it has kept."""
+    path = os.path.join(tempfile.gettempdir(), f"multiworld-profiles-{os.getuid()}.lock")
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    with contextlib.closing(os.fdopen(os.open(path, flags, 0o600), "r+")) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # it ends with the process, too
+        yield

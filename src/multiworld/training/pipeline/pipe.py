@@ -12,7 +12,7 @@ from ..engine.step import Step
 
 if TYPE_CHECKING:
     from ..planning.templates import Templates
-    from .assignment import Assignment, Role
+    from .assignment import Assignment
     from .parts import PipelinedParts
 
 
@@ -24,7 +24,7 @@ class Pipe:
         parts: PipelinedParts,
         templates: Templates,
         add_optimizer: Callable[[Optimizer], None],
-        present: Callable[[], tuple[Assignment, Role] | None],
+        present: Callable[[], tuple[Assignment, str] | None],
     ) -> None:
         self.templates = templates
         """Of which pipelines are made: their sizes, stages and predicted times."""
@@ -34,7 +34,9 @@ class Pipe:
         present = self._present()
         if present is None:
             return f"<Pipe of {self._parts.model.name!r}: {self._parts.holdings.num_layers} layers, not begun>"
-        role = present[1]
+        role = present[0].role_of(present[1])
+        if role is None:
+            return f"<Pipe of {self._parts.model.name!r}: nothing to do>"
         return (
             f"<Pipe of {self._parts.model.name!r}: pipeline {role.pipeline} stage {role.stage} of {role.num_stages}, "
             f"layers {role.first} to {role.end - 1}>"
@@ -50,7 +52,7 @@ class Pipe:
     def layers(self) -> tuple[int, ...]:
         """The layers that this process trains at present."""
         present = self._present()
-        return () if present is None else present[1].layers
+        return () if present is None else present[0].layers_of(present[1])
 
     def optimizer(self, factory: Callable[[list[nn.Parameter]], Optimizer]) -> Optimizer:
         """Return an optimizer of this process's layers; it runs only when a step counts.

@@ -118,19 +118,13 @@ class Pipelined:
     def _compute(self, step: int) -> None:
         """Do this stage's part of the step, and reduce. Raises the world's error."""
         role, timer = self._role, self._services.timer
-        assert role is not None
         num_redone = self._progress.num_redone
         self._progress = StepProgress(began=self._progress.began, num_redone=num_redone)
         for each in self._accumulations:
             each.begin_step()
-        collected = _Collected(self._accumulations, self._progress)
-        run = StageRun(
-            role, self._model, self._team.world, self._team.generation.place_of, collected, timer, self._check_standing
-        )
-        wanted = role.micro_batches if run.needs_data else ()
-        batches = self._loader.fetch(step, wanted)
         try:
-            run.run(step, batches, order_of(self.assignment.pipelines[role.pipeline], role.stage))
+            if role is not None:
+                self._run_stage(step, role)
             for each in self._accumulations:
                 each.launch()
             for each in self._accumulations:
@@ -139,6 +133,15 @@ class Pipelined:
         finally:
             self._progress.spent(timer.taken())
             timer.enter(IDLE)
+
+    def _run_stage(self, step: int, role: Role) -> None:
+        collected = _Collected(self._accumulations, self._progress)
+        team, timer = self._team, self._services.timer
+        run = StageRun(role, self._model, team.world, team.generation.place_of, collected, timer, self._check_standing)
+        batches = self._loader.fetch(step, role.micro_batches if run.needs_data else ())
+        try:
+            run.run(step, batches, order_of(self.assignment.pipelines[role.pipeline], role.stage))
+        finally:
             close = getattr(batches, "close", None)
             if close is not None:
                 close()
@@ -288,7 +291,8 @@ class Pipelined:
         )
         moving = Moving(world, generation.place_of, sent, got, self._captured)
         role = assignment.role_of(me)
-        uses, buffers = self._holdings.uses_of(role.layers), self._holdings.changing_buffers_of(role.layers)
+        layers = assignment.layers_of(me)
+        uses, buffers = self._holdings.uses_of(layers), self._holdings.changing_buffers_of(layers)
         owned = owned_by(
             assignment,
             generation.place_of,
@@ -299,22 +303,24 @@ class Pipelined:
         for state in moving.wait():
             self._take(state)
         team.meet()  # nobody drops a layer before all have got theirs
-        self._holdings.hold(role.layers)
+        self._holdings.hold(layers)
         for each in self._accumulations:
             each.close()
-        share_of = {member: assignment.role_of(member).micro_batches for member in assignment_members(assignment)}
         leaves = {name: each.leaf for name, each in uses.items()}
         self._accumulations = [
             Accumulation(
                 each,
                 worlds.get(each.owners),
-                [share_of[generation.members[place].id] if place in each.computing else () for place in each.owners],
+                [
+                    assignment.micro_batches_of(generation.members[place].id) if place in each.computing else ()
+                    for place in each.owners
+                ],
                 leaves,
                 buffers,
-                self._holdings.modules_of(role.layers),
+                self._holdings.modules_of(layers),
                 num_micro_batches=self._loader.num_micro_batches,
                 exact=self._exact,
-                recompute=role.recompute,
+                recompute=role is not None and role.recompute,
             )
             for each in owned
         ]
@@ -323,8 +329,8 @@ class Pipelined:
         self._recoveries.recovery_phase("move", self._state.step, time.monotonic() - began)
         if got:
             self._recoveries.state_received(self._state.step, moving.size_bytes, len(got), time.monotonic() - began)
-        first_or_last = not role.previous or not role.next
-        self._loader.expect(self._state.step, role.micro_batches if first_or_last else ())
+        reads = role is not None and (not role.previous or not role.next)
+        self._loader.expect(self._state.step, assignment.micro_batches_of(me) if reads else ())
 
     def _captured(self, shipment: Shipment) -> StateDict:
         return {
@@ -366,7 +372,3 @@ class _Collected:
         self._progress.begin_micro_batch()
         self._progress.record({"loss": loss})
         self._progress.end_micro_batch(micro_batch)
-
-
-def assignment_members(assignment: Assignment) -> list[str]:
-    return [member for each in assignment.pipelines for member in each.members]

@@ -42,7 +42,7 @@ def _moves(assignment: Assignment, held: Mapping[str, tuple[int, ...]]) -> tuple
     moves = []
     for pipeline in assignment.pipelines:
         for member in pipeline.members:
-            for layer in assignment.role_of(member).layers:
+            for layer in assignment.layers_of(member):
                 if layer not in held.get(member, ()):
                     source = next(each for each, layers in held.items() if layer in layers)
                     moves.append(LayerMove(first=layer, end=layer + 1, source=source, destination=member))
