@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,23 +12,20 @@ from torch import fx, nn
 from ..copying import random_states_kept
 from ..errors import CutError
 from ..measuring import measure
-from ..tracing.exported import follow
+from ..structure import without_objects
 from ..tracing.fast_path import without_fast_path
 from .batches import Arguments, arguments_of
 from .behaviour import Behaviour, behaviour_of, refuse_kind, training_copy
 from .digest import digest_of
 from .equality import difference_between, outputs_agree
 from .fitting import Fitting, Limits
+from .following import Graph, followed
 from .layer import Crossing, LayeredModel, ModelLayer
-from .locating import place_in
 from .naming import names_of
 from .ownership import check_buffers, held_by
 from .pieces import build_pieces
 from .places import choose, cuttable, layout_of, sink_weights
-from .structure import Structure, taken_apart, without_objects
 from .trial import Tensors, Trial, left_as_it_was, run_chain
-
-logger = logging.getLogger(__name__)
 
 
 def layers_of(model: nn.Module, example: Any) -> LayeredModel:
@@ -44,6 +40,9 @@ def layers_of(model: nn.Module, example: Any) -> LayeredModel:
     The cuts lie at the ends of repeated blocks, and inside of them where no more bytes cross. Each process that cuts
     the same model gets the same layers; ``digest`` tells.
 
+    A part that cannot be followed, for its values choose what it computes or it defines gradients of its own, is one
+    layer; then only batches of the example's shapes are taken.
+
     Raises CutError for a model that cannot be followed, that keeps state between calls besides buffers, or whose layers
     do not compute what it computes with the example. Raises TypeError for what is no module.
     """
@@ -51,65 +50,37 @@ def layers_of(model: nn.Module, example: Any) -> LayeredModel:
     given = _contiguous(arguments_of(model, example))
     with random_states_kept([*model.parameters(), *model.buffers(), *given.tensors]), without_fast_path():
         behaviour = behaviour_of(training_copy(model), given)
-        graph = _followed(training_copy(model), given)
-        return _cut(model, given, behaviour, graph)
-
-
-@dataclass(frozen=True)
-class _Graph:
-    module: fx.GraphModule
-    output: Structure
-    limits: Limits
+        return _cut(model, given, behaviour, followed(model, given))
 
 
 def _contiguous(given: Arguments) -> Arguments:
     return replace(given, tensors=tuple(value.detach().contiguous() for value in given.tensors))
 
 
-def _followed(model: nn.Module, given: Arguments) -> _Graph:
-    structures: list[Structure] = []
-
-    def call(*tensors: torch.Tensor) -> list[torch.Tensor]:
-        output, structure = taken_apart(without_objects(given.call(model, tensors)))
-        structures[:] = [structure]
-        return output
-
-    try:
-        with torch.enable_grad():
-            followed = follow(model, call, given.tensors)
-    except Exception as error:  # the model's own code and torch.export may raise anything
-        raise CutError(type(model).__name__, _why(error), place_in(model, error)) from error
-    if followed.others:
-        logger.info("%s takes batches of the example's shapes alone: %s", type(model).__name__, followed.others)
-    limits = Limits.of(followed.module, followed.guards, exact=bool(followed.others))
-    return _Graph(followed.module, structures[0], limits)
-
-
-def _why(error: Exception) -> str:
-    first = (str(error).strip().splitlines() or [""])[0][:300]
-    if "DataDependent" in type(error).__name__ or "data-dependent" in str(error):
-        return f"what it computes is chosen by values in the batch ({first})"
-    return f"torch.export cannot follow it ({type(error).__name__}: {first})"
-
-
-def _cut(model: nn.Module, given: Arguments, behaviour: Behaviour, graph: _Graph) -> LayeredModel:
+def _cut(model: nn.Module, given: Arguments, behaviour: Behaviour, graph: Graph) -> LayeredModel:
+    name = type(model).__name__
     sink_weights(graph.module.graph)
+    _use_own_buffers(graph.module, model)
     layout = layout_of(graph.module)
     with left_as_it_was([graph.module], given.tensors):
         measured = measure(graph.module, given.tensors, repeats=0)
-    places = choose(layout, cuttable(layout, measured, behaviour.changed), measured, model)
-    _use_own_buffers(graph.module, model)
+    changed = [model.get_buffer(name) for name in behaviour.changed]
+    places = choose(layout, cuttable(layout, measured, graph.module, changed), measured, graph.module, model)
+    if not places and graph.whole:
+        raise CutError(
+            name, f"no place to cut is left beside {', '.join(sorted(graph.whole))}, which cannot be divided"
+        )
     modules = build_pieces(graph.module, layout, places, _tensor_names(model), graph.output)
     trial = _checked(model, modules, given, behaviour)
     held = held_by(model, modules)
     names = names_of(model, [parameters for parameters, _ in held])
     layers = tuple(
-        ModelLayer(name, module, *tensors, outputs)
-        for name, module, tensors, outputs in zip(names, modules, held, [*trial.crossings, None], strict=True)
+        ModelLayer(of_layer, module, *tensors, outputs)
+        for of_layer, module, tensors, outputs in zip(names, modules, held, [*trial.crossings, None], strict=True)
     )
     inputs = tuple(Crossing(tuple(value.shape), value.dtype, False) for value in given.tensors)
     fitting = Fitting(model, given, _tried(model, modules, given, graph.limits))
-    return LayeredModel(type(model).__name__, layers, inputs, digest_of(inputs, layers), fitting)
+    return LayeredModel(name, layers, inputs, digest_of(inputs, layers), fitting)
 
 
 def _use_own_buffers(module: fx.GraphModule, model: nn.Module) -> None:

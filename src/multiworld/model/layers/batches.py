@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..errors import PayloadMismatchError
-from .structure import Structure, taken_apart
+from ..structure import Structure, taken_apart
 
 LABELS = "labels"
 

@@ -13,9 +13,9 @@ from ..checks.watching import random_states
 from ..comparing import agree
 from ..copying import private_copy
 from ..errors import CutError
+from ..structure import without_objects
 from .batches import Arguments
 from .locating import place_in
-from .structure import without_objects
 from .trial import Trial, left_as_it_was, run_whole
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from ..comparing import is_close, leaves, same
-from .structure import taken_apart
+from ..structure import taken_apart
 from .trial import Trial
 
 

@@ -10,7 +10,7 @@ from torch import fx, nn
 
 from ..boundaries import Boundary, Layout
 from ..part_graph import PartGraph, hold_constants
-from .structure import Structure
+from ..structure import Structure
 
 
 class Piece(fx.GraphModule):
@@ -22,7 +22,7 @@ class Piece(fx.GraphModule):
                 "a layer that was cut automatically has no evaluation mode: its dropout would go on. Load the "
                 "parameters of all layers into the model, and evaluate that"
             )
-        super().train(mode)
+        self.training = True  # parts that are kept whole have their own modes: a frozen batch norm stays frozen
         return self
 
 

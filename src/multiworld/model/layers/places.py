@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import fx, nn
 
 from ..boundaries import Boundary, Layout, maybe_viewed_by, written_by
 from ..measuring import Measured
+from ..part_graph import attribute
 
 
 def sink_weights(graph: fx.Graph) -> None:
@@ -36,18 +38,20 @@ def layout_of(module: fx.GraphModule) -> Layout:
     )
 
 
-def cuttable(layout: Layout, measured: Mapping[fx.Node, Measured], changed: Collection[str]) -> list[Boundary]:
+def cuttable(
+    layout: Layout, measured: Mapping[fx.Node, Measured], module: fx.GraphModule, changed: Collection[torch.Tensor]
+) -> list[Boundary]:
     """Return the places where only tensors cross that no later operation writes into.
 
     A gradient could not flow back through a received tensor that is written into. ``changed``: buffers that forward
     changes; all uses of one of them stay together.
     """
     written = _written_from(layout)
-    kept_whole = _uses(layout, changed)
+    kept_together = _uses(layout, module, {id(value) for value in changed})
     found: list[Boundary] = []
     for end in range(1, len(layout.nodes) - 1):
         crossing = layout.crossing(end)
-        if crossing is None or any(first < end <= last for first, last in kept_whole):
+        if crossing is None or any(first < end <= last for first, last in kept_together):
             continue
         tensors, sizes = crossing
         if any(node.op == "get_attr" or measured[node].shape is None for node in tensors):
@@ -70,13 +74,17 @@ def _written_from(layout: Layout) -> Mapping[fx.Node, int]:
     return {node: max((last.get(root, -1) for root in roots), default=-1) for node, roots in memory.items()}
 
 
-def _uses(layout: Layout, names: Collection[str]) -> list[tuple[int, int]]:
-    """Return the first and the last operation that uses each of these buffers."""
-    uses: dict[str, list[int]] = {}
+def _uses(layout: Layout, module: fx.GraphModule, buffers: Collection[int]) -> list[tuple[int, int]]:
+    """Return the first and the last operation that uses each of these buffers, which are given by their ids."""
+    uses: dict[int, list[int]] = {}
     for node in layout.nodes:
-        for source in (*node.all_input_nodes, *layout.needed_weights([node])):
-            if source.op == "get_attr" and str(source.target) in names:
-                uses.setdefault(str(source.target), []).append(layout.index[node])
+        sources = (*node.all_input_nodes, *layout.needed_weights([node]))
+        held = [attribute(module, str(source.target)) for source in sources if source.op == "get_attr"]
+        if node.op == "call_module":
+            held += module.get_submodule(str(node.target)).buffers()
+        for value in held:
+            if id(value) in buffers:
+                uses.setdefault(id(value), []).append(layout.index[node])
     return [(min(each), max(each)) for each in uses.values()]
 
 
@@ -88,7 +96,11 @@ class _Place:
 
 
 def choose(
-    layout: Layout, boundaries: Sequence[Boundary], measured: Mapping[fx.Node, Measured], model: nn.Module
+    layout: Layout,
+    boundaries: Sequence[Boundary],
+    measured: Mapping[fx.Node, Measured],
+    module: fx.GraphModule,
+    model: nn.Module,
 ) -> list[Boundary]:
     """Return the places to cut at: the ends of the repeated blocks, and where no more bytes cross inside of one.
 
@@ -97,7 +109,7 @@ def choose(
     blocks = _blocks(model)
     owner = [_block_of(_path(node), blocks) for node in layout.nodes]
     places = [_Place(each, each.size_bytes(measured), _changes(owner, each.end, layout)) for each in boundaries]
-    return _with_work(_narrow(places), layout, _weights(layout, model))
+    return _with_work(_narrow(places), layout, _working(layout, module))
 
 
 def _blocks(model: nn.Module) -> frozenset[str]:
@@ -153,15 +165,14 @@ def _narrow(places: Sequence[_Place]) -> list[_Place]:
     return kept[::-1]
 
 
-def _with_work(places: Sequence[_Place], layout: Layout, weights: Collection[fx.Node]) -> list[Boundary]:
+def _with_work(places: Sequence[_Place], layout: Layout, working: Collection[fx.Node]) -> list[Boundary]:
     """Leave out places so that each layer uses one of the weights: of two with no work between, the later one stays.
 
     The end of a block stays before the other.
     """
     work = [0]
     for node in layout.nodes:
-        uses = () if node in layout.remade else (*node.all_input_nodes, *layout.needed_weights([node]))
-        work.append(work[-1] + any(node in weights for node in uses))
+        work.append(work[-1] + (node in working))
     kept: list[_Place] = []
     for place in places:
         if work[place.boundary.end] == (work[kept[-1].boundary.end] if kept else 0):
@@ -174,9 +185,17 @@ def _with_work(places: Sequence[_Place], layout: Layout, weights: Collection[fx.
     return [place.boundary for place in kept]
 
 
-def _weights(layout: Layout, model: nn.Module) -> frozenset[fx.Node]:
-    """Return the trained weights that stand for work: those of two dimensions or more, or all if there are none."""
-    trained = {name: value for name, value in model.named_parameters(remove_duplicate=False) if value.requires_grad}
-    nodes = {node: trained.get(str(node.target)) for node in layout.nodes if node.op == "get_attr"}
-    found = {node: value for node, value in nodes.items() if value is not None}
-    return frozenset(node for node, value in found.items() if value.dim() > 1) or frozenset(found)
+def _working(layout: Layout, module: fx.GraphModule) -> frozenset[fx.Node]:
+    """Return the operations with trained weights of two dimensions or more, or with any if there are none such."""
+    found: dict[fx.Node, int] = {}
+    for node in layout.nodes:
+        if node in layout.remade or node.op == "get_attr":
+            continue
+        sources = (*node.all_input_nodes, *layout.needed_weights([node]))
+        held = [attribute(module, str(source.target)) for source in sources if source.op == "get_attr"]
+        if node.op == "call_module":
+            held += module.get_submodule(str(node.target)).parameters()
+        dims = [value.dim() for value in held if isinstance(value, nn.Parameter) and value.requires_grad]
+        if dims:
+            found[node] = max(dims)
+    return frozenset(node for node, dim in found.items() if dim > 1) or frozenset(found)

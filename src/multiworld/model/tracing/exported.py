@@ -33,10 +33,13 @@ class Followed:
     others: list[str]
 
 
-def follow(module: nn.Module, call: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> Followed:
-    """Follow ``call``, which calls the module with tensors, with torch.export. Sizes that may vary stay free.
+def follow(
+    module: nn.Module, call: Callable[..., Any], tensors: Sequence[torch.Tensor], *, free_sizes: bool = True
+) -> Followed:
+    """Follow ``call``, which calls the module with tensors, with torch.export.
 
-    Raises what torch.export raises. Whether gradients are computed in the graph is as it is outside of it.
+    Sizes that may vary stay free, unless not ``free_sizes``. Whether gradients are computed in the graph is as it is
+    outside of it. Raises what torch.export raises.
     """
     plain = copy.copy(module)  # it has the same weights, and another forward
 
@@ -44,7 +47,7 @@ def follow(module: nn.Module, call: Callable[..., Any], tensors: Sequence[torch.
         return call(*payload)
 
     plain.forward = forward
-    exported = _export(plain, tensors)
+    exported = _export(plain, tensors, free_sizes=free_sizes)
     readable, others = guards.read(getattr(exported, "_guards_code", ()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -114,9 +117,10 @@ def _agree(module: nn.Module, followed: fx.GraphModule, values: Mapping[str, tor
         return False
 
 
-def _export(module: nn.Module, tensors: Sequence[torch.Tensor]) -> torch.export.ExportedProgram:
+def _export(module: nn.Module, tensors: Sequence[torch.Tensor], *, free_sizes: bool) -> torch.export.ExportedProgram:
     copies = tuple(value.clone() for value in tensors)  # each request has tensors of its own
     free = tuple(dict.fromkeys(range(tensor.dim()), torch.export.Dim.AUTO) for tensor in copies)
+    shapes = {"payload": free} if free_sizes else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return torch.export.export(module, copies, dynamic_shapes={"payload": free}, strict=False)
+        return torch.export.export(module, copies, dynamic_shapes=shapes, strict=False)

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from ...model.layers import LayeredModel, ModelLayer
-from ...model.layers.structure import taken_apart
 from ...model.layers.trial import left_as_it_was
+from ...model.structure import taken_apart
 from ..planning.profile import LayerCost, Profile
 from .saved_memory import saved_bytes_counted
 

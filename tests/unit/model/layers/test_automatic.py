@@ -74,30 +74,89 @@ class Detaches(nn.Module):
         return hidden.detach()
 
 
+class BranchesItself(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(hidden)
+        if hidden.sum() > 0:
+            hidden = hidden * 2
+        result: torch.Tensor = self.last(hidden)
+        return result
+
+
 @pytest.mark.parametrize(
-    ("part", "said"),
+    ("model", "said"),
     [
-        (Branches(), r"at 1 \(test_automatic.py:\d+\): what it computes is chosen by values in the batch"),
-        (Counts(), r"forward changes its attribute '1.calls' with each call"),
-        (DrawsFromPython(), "random numbers from Python's random module"),
-        (Breaks(), r"at 1 \(test_automatic.py:\d+\): with the example it raises ArithmeticError: no luck"),
+        (BranchesItself(), r"at test_automatic.py:\d+: what it computes is chosen by values in the batch"),
+        (chain(Counts()), r"forward changes its attribute '1.calls' with each call"),
+        (chain(DrawsFromPython()), "random numbers from Python's random module"),
+        (chain(Breaks()), r"at 1 \(test_automatic.py:\d+\): with the example it raises ArithmeticError: no luck"),
+        (nn.Sequential(Branches(), nn.Linear(4, 4)), "no place to cut is left beside 0, which cannot be divided"),
     ],
 )
-def test_what_cannot_be_cut_is_named_with_its_place_and_what_to_do(part: nn.Module, said: str) -> None:
+def test_what_cannot_be_cut_is_named_with_its_place_and_what_to_do(model: nn.Module, said: str) -> None:
     with pytest.raises(CutError, match=said) as caught:
-        layers_of(chain(part), EXAMPLE)
+        layers_of(model, EXAMPLE)
     assert "stages=[embed, *blocks, head]" in str(caught.value)
 
 
-def test_gradients_that_tracing_loses_are_noticed() -> None:
-    with pytest.raises(CutError, match=r"gradient of 0\.weight"):
-        layers_of(chain(Rounds()), EXAMPLE)
+@pytest.mark.parametrize("part", [Branches(), Rounds()], ids=["chosen by values", "with gradients of its own"])
+@pytest.mark.parametrize("factor", [1.0, -1.0])
+def test_a_part_that_cannot_be_followed_is_kept_whole(part: nn.Module, factor: float) -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.part, self.norm = nn.Linear(4, 4), part, nn.BatchNorm1d(4)
+
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.norm(self.part(self.linear(hidden))) + hidden
+            return result
+
+    model = nn.Sequential(Block(), Block(), nn.Linear(4, 2))
+    layered = layers_of(model, EXAMPLE)
+    assert [layer.name for layer in layered.layers] == ["0", "1", "2"]
+    values: Any = layered.inputs_of(EXAMPLE * factor)
+    for layer in layered.layers:
+        values = layer.module(*values)
+    values.sum().backward()
+    found = {name: value.grad for name, value in model.named_parameters()}
+    model.zero_grad()
+    wanted = model(EXAMPLE * factor)
+    assert torch.equal(values, wanted)
+    wanted.sum().backward()
+    for name, value in model.named_parameters():
+        torch.testing.assert_close(found[name], value.grad, msg=name)
+    with pytest.raises(PayloadMismatchError, match="example's shapes alone"):
+        layered.inputs_of(torch.ones(2, 4))
+
+
+def test_a_part_that_is_kept_whole_has_the_mode_of_training() -> None:
+    class Drops(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop, self.norm = nn.Dropout(0.5), nn.BatchNorm1d(4)
+
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            dropped = self.drop(hidden)
+            return self.norm(dropped if hidden.sum() > 0 else -dropped)  # type: ignore[no-any-return]
+
+    model = chain(Drops()).eval()
+    layered = layers_of(model, EXAMPLE)
+    [norm] = [part for layer in layered.layers for part in layer.module.modules() if isinstance(part, nn.BatchNorm1d)]
+    assert norm.training
+    assert not model[1].norm.training  # type: ignore[index]
+    assert norm.running_mean is model[1].norm.running_mean  # type: ignore[index]
+    assert {name for layer in layered.layers for name in layer.buffers} == dict(model.named_buffers()).keys()
 
 
 @pytest.mark.parametrize(
     ("model", "said"),
     [
         (nn.Sequential(nn.Linear(4, 4), ReturnsObject()), "forward returned a value of type object"),
+        (Rounds(), "depends on no parameter"),
         (nn.Sequential(nn.Linear(4, 4), Detaches()), "depends on no parameter"),
         (nn.DataParallel(nn.Linear(4, 4)), "model.module"),
     ],
