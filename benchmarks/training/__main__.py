@@ -14,6 +14,7 @@ from .alarms import alarms
 from .families import families
 from .kills import kills
 from .overhead import checkpoints, overhead
+from .pipeline_kills import pipeline_kills
 from .planning import predicted, templates
 from .saves import killed_saves
 from .scheduled import schedules, simulated
@@ -53,6 +54,10 @@ LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "families": (
         "GPT-2, Llama, BERT, T5, a ResNet and experts, cut from their configurations",
         lambda o: families(),
+    ),
+    "pipe-kill": (
+        "a rank of pipelines killed in each phase of a step and of a recovery",
+        lambda o: pipeline_kills(o.alternations, o.kills, o.seed),
     ),
     "diloco": ("bytes in rounds of 50 steps", lambda o: beside.diloco(o.steps)),
 }

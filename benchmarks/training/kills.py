@@ -15,9 +15,19 @@ from multiworld.bench.samples import median, percentile
 from ..elastic.job import TrialFailed
 from .orders import PHASES
 from .run import Run, Strike
-from .sides import OURS, TORCHFT, TORCHRUN
+from .sides import OURS, TORCHFT, TORCHRUN, Side
 
-__all__ = ["kill_torchft", "kill_torchrun", "kills"]
+__all__ = [
+    "ENDLESS",
+    "RECOVER_S",
+    "REPLACED_S",
+    "Kills",
+    "kill_torchft",
+    "kill_torchrun",
+    "kills",
+    "longest_pause",
+    "rejoined",
+]
 
 ENDLESS = ["--steps", "1000000"]
 NUM_MICRO_BATCHES = 16
@@ -76,8 +86,8 @@ def _kill_once(run: Run, rank: int, phase: str, found: Kills, after: float) -> f
     took = run.recovery_s(strike, RECOVER_S)
     run.await_steady(after=strike.at, steps=1, timeout_s=REPLACED_S)
     entries = [entry for entry in run.journal.entries if entry.at > strike.at]
-    rejoin = _rejoined(run, strike) - strike.at
-    pause = _longest_pause(run, strike, strike.at + took, strike.at + rejoin)
+    rejoin = rejoined(run, strike) - strike.at
+    pause = longest_pause(run, strike, strike.at + took, strike.at + rejoin)
     found.seconds.append(took)
     found.by_phase.setdefault(phase, []).append(took)
     found.rejoin_s.append(rejoin)
@@ -108,7 +118,7 @@ def _strike(run: Run, rank: int, phase: str) -> Strike:
     return second
 
 
-def _rejoined(run: Run, strike: Strike) -> float:
+def rejoined(run: Run, strike: Strike) -> float:
     """Return when the last replacement of those that were struck committed its first step."""
     hit = {entry.pid for entry in strike.entries}
     first: dict[int, float] = {}
@@ -119,7 +129,7 @@ def _rejoined(run: Run, strike: Strike) -> float:
     return max(first.values())
 
 
-def _longest_pause(run: Run, strike: Strike, begin: float, end: float) -> float:
+def longest_pause(run: Run, strike: Strike, begin: float, end: float) -> float:
     """Return the longest time between two steps of a survivor, from its recovery until the replacement takes part."""
     longest = 0.0
     for pid, entries in run.commits(begin).items():
@@ -129,9 +139,9 @@ def _longest_pause(run: Run, strike: Strike, begin: float, end: float) -> float:
     return longest
 
 
-def kill_torchrun(rank: int) -> float:
+def kill_torchrun(rank: int, side: Side = TORCHRUN) -> float:
     """Return from the kill to the first step that a process commits after the restart."""
-    with Run(TORCHRUN, options=[*ENDLESS, "--checkpoint-every", "20"]) as run:
+    with Run(side, options=[*ENDLESS, "--checkpoint-every", "20"]) as run:
         run.start()
         run.await_steady(steps=25)
         return run.restart_s(run.strike([rank], "backward"), PEER_S)

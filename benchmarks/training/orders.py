@@ -20,7 +20,7 @@ from torch import nn
 
 from ..elastic.journal import JournalWriter
 
-__all__ = ["PHASES", "RECOVERY_PHASES", "Order", "Orders", "give_order"]
+__all__ = ["ANY", "PHASES", "RECOVERY_PHASES", "Order", "Orders", "give_order"]
 
 PHASES = ("forward", "backward", "all-reduce", "commit", "optimizer", "transfer", "receive")
 """``transfer``: a source sends its state to a newcomer; ``receive``: a newcomer waits for it."""
@@ -29,12 +29,16 @@ RECOVERY_PHASES = ("detect", "agree", "form", "redo", "transfer", "receive")
 """``detect``: it knows of the loss, and has told nobody. ``agree``: it has announced itself. ``form``: it knows the
 next generation, whose world is not there yet. ``redo``: a forward of that generation."""
 
+ANY = -1
+"""The rank that is the first to reach a phase of a recovery."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
     """``ranks`` strike themselves with the signal in ``phase`` of the next step that they begin. Numbers grow.
 
-    ``then``: another rank, and the phase of the recovery that follows in which it strikes itself.
+    ``then``: another rank, or ``ANY``, and the phase of the recovery that follows in which it strikes itself.
+    ``skip``: how often the phase is reached before in that step.
     """
 
     number: int
@@ -42,6 +46,7 @@ class Order:
     phase: str
     signum: int = signal.SIGKILL
     then: tuple[int, str] | None = None
+    skip: int = 0
     slow: float = 1.0
     """Above 1: no signal, but ``phase`` (``data`` or ``backward``) takes that many times as long from now on."""
 
@@ -60,11 +65,17 @@ class Orders:
         self._inode = 0
         self._step = -1
         self._armed: Order | None = None
+        self._left = 0
+        """How often the phase of the order is reached before the strike."""
         self._seen = 0
         self._is_redoing = False
         self._slow = ("", 1.0)
         last = self._read()  # of a time before this process
         self._seen = 0 if last is None else last.number
+
+    @property
+    def has_begun(self) -> bool:
+        return self._step >= 0
 
     def begin(self, step: int) -> None:
         self._step = step
@@ -75,9 +86,9 @@ class Orders:
                 self._slow = (order.phase, order.slow)
                 self._journal.write("strike", rank=self._rank, step=step, phase=order.phase, signum=0)
             elif self._rank in order.ranks:
-                self._armed = order
-            elif order.then is not None and self._rank == order.then[0]:
-                self._armed = replace(order, phase=order.then[1])
+                self._armed, self._left = order, order.skip
+            elif order.then is not None and order.then[0] in (self._rank, ANY):
+                self._armed, self._left = replace(order, phase=order.then[1]), 0
 
     def reach(self, phase: str) -> None:
         if phase == "receive":
@@ -86,7 +97,12 @@ class Orders:
             self.begin(self._step)
         if self._armed is None or self._armed.phase != phase:
             return
+        if self._left:
+            self._left -= 1
+            return
         order, self._armed = self._armed, None
+        if order.then == (ANY, phase) and not self._is_first(order):
+            return
         self._journal.write("strike", rank=self._rank, step=self._step, phase=phase, signum=order.signum)
         os.kill(os.getpid(), order.signum)
 
@@ -106,10 +122,18 @@ class Orders:
         order = self._read()
         if order is None or self._path is None:
             return
-        if (order.phase == "receive" and self._rank in order.ranks) or order.then == (self._rank, "receive"):
-            with contextlib.suppress(FileExistsError):
-                self._path.with_suffix(f".{order.number}").touch(exist_ok=False)
-                self._armed = replace(order, phase="receive")
+        is_ordered = (order.phase == "receive" and self._rank in order.ranks) or order.then == (self._rank, "receive")
+        if order.then == (ANY, "receive") or (is_ordered and self._is_first(order)):
+            self._armed = replace(order, phase="receive")
+
+    def _is_first(self, order: Order) -> bool:
+        """Whether no other process has obeyed the order."""
+        assert self._path is not None
+        try:
+            self._path.with_suffix(f".{order.number}").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
 
     def redo(self) -> None:
         """Reach ``redo`` in the next forward: the step is completed without those that were lost."""
@@ -128,6 +152,14 @@ class Orders:
 
     def watch(self, middle: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Reach ``forward`` and ``backward`` in the middle of the model, ``optimizer`` before its step."""
+        self.watch_module(middle)
+        self.watch_optimizer(optimizer)
+
+    def watch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.register_step_pre_hook(lambda *_: self.reach("optimizer"))
+
+    def watch_module(self, module: nn.Module) -> None:
+        """Reach ``forward`` and ``backward`` in it. With several, each of them counts for ``Order.skip``."""
 
         def forward(module: nn.Module, inputs: object, output: Any) -> None:
             self.reach("forward")
@@ -137,8 +169,7 @@ class Orders:
             if self._armed is not None and self._armed.phase == "backward":
                 output.register_hook(lambda gradient: self.reach("backward"))
 
-        middle.register_forward_hook(forward)
-        optimizer.register_step_pre_hook(lambda *_: self.reach("optimizer"))
+        module.register_forward_hook(forward)
 
     def _read(self) -> Order | None:
         if self._path is None:

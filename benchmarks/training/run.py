@@ -164,16 +164,17 @@ class Run(Trial):
         timeout_s: float = 20.0,
         slow: float = 1.0,
         then: tuple[int, str] | None = None,
+        skip: int = 0,
     ) -> Strike:
         """Order these ranks to strike themselves in that phase, and wait until they have.
 
-        ``then``: another rank, which strikes itself in that phase of the recovery that follows.
+        ``then``: another rank, which strikes itself in that phase of the recovery that follows. ``skip``: see ``Order``
         """
         self.journal.read()
         before = self.working(self.num_replicas * len(self.nodes), 0.0, 1)
         done = len(self.journal.entries)
         self._numbers += 1
-        order = Order(number=self._numbers, ranks=ranks, phase=phase, signum=signum, slow=slow, then=then)
+        order = Order(number=self._numbers, ranks=ranks, phase=phase, signum=signum, slow=slow, then=then, skip=skip)
         give_order(self._orders, order)
 
         def struck() -> list[Entry]:

@@ -6,7 +6,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-__all__ = ["OURS", "PLAIN", "TORCHFT", "TORCHRUN", "Side"]
+__all__ = [
+    "OURS",
+    "OURS_PIPELINES",
+    "PLAIN",
+    "PLAIN_PIPELINES",
+    "TORCHFT",
+    "TORCHRUN",
+    "TORCHRUN_PIPELINES",
+    "Side",
+]
 
 TORCH_LAUNCHER = ("torch.distributed.run", "--standalone", "--nproc-per-node")
 PRELOAD = ("--preload", "torch._dynamo,multiworld.training,sklearn.datasets")
@@ -53,4 +62,11 @@ TORCHRUN = Side(
     # else it reads the keys of the dead generation, and does not recover at all
     environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
 )
+OURS_PIPELINES = replace(OURS, program=("-m", "benchmarks.training.pipeline_program"))
+PLAIN_PIPELINES = Side(
+    name="torch.distributed.pipelining + DDP",
+    launcher=TORCH_LAUNCHER,
+    program=("-m", "benchmarks.training.plain_pipeline_program"),
+)
+TORCHRUN_PIPELINES = replace(TORCHRUN, program=PLAIN_PIPELINES.program)
 TORCHFT = Side(name="torchft", launcher=("benchmarks.training.torchft_replicas",), program=())

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-__all__ = ["TASKS", "Batch", "Clusters", "Digits", "Gpt", "Sample", "SourceBytes", "Task"]
+__all__ = ["TASKS", "Batch", "Clusters", "Digits", "Gpt", "Sample", "SourceBytes", "Task", "loss_of"]
 
 Batch = list[Tensor]
 Sample = tuple[Tensor, Tensor, int]
@@ -123,6 +123,22 @@ class Gpt(nn.Module):
         return logits
 
 
+class _Embedding(nn.Module):
+    def __init__(self, width: int, seq: int) -> None:
+        super().__init__()
+        self.token, self.position = nn.Embedding(NUM_BYTES, width), nn.Parameter(torch.zeros(seq, width))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden: Tensor = self.token(tokens) + self.position
+        return hidden
+
+
+def _gpt_chain(dropout: float, *, layers: int = 6, width: int = 64, heads: int = 4, seq: int = 32) -> list[nn.Module]:
+    """Return the same network, deeper, as modules one after the other."""
+    blocks = [_Block(width, heads, dropout) for _ in range(layers)]
+    return [_Embedding(width, seq), *blocks, nn.Sequential(nn.LayerNorm(width), nn.Linear(width, NUM_BYTES))]
+
+
 def _cnn(dropout: float) -> nn.Module:
     return nn.Sequential(
         *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU()),
@@ -136,24 +152,47 @@ def _perceptron(dropout: float) -> nn.Module:
 
 @dataclass(frozen=True)
 class Task:
-    """``make``: a model with that dropout. ``middle``: the module of it in whose forward and backward faults happen."""
+    """``make``: a model with that dropout. ``middle``: the module of it in whose forward and backward faults happen.
+
+    ``make_chain``: what pipelines are made of.
+    """
 
     make: Callable[[float], nn.Module]
     dataset: Callable[[], Dataset[Any]]
     middle: Callable[[nn.Module], nn.Module]
     lr: float
+    make_chain: Callable[[float], list[nn.Module]]
 
     def model(self, seed: int = 0, dropout: float = 0.1) -> nn.Module:
         torch.manual_seed(seed)
         return self.make(dropout)
 
+    def chain(self, seed: int = 0, dropout: float = 0.1) -> list[nn.Module]:
+        """Return modules that compute the model one after the other."""
+        torch.manual_seed(seed)
+        return self.make_chain(dropout)
+
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         inputs, targets, _ = batch
-        return functional.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+        return loss_of(model(inputs), targets)
+
+
+def loss_of(output: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(output.flatten(0, -2), targets.flatten())
+
+
+def _children(make: Callable[[float], nn.Module]) -> Callable[[float], list[nn.Module]]:
+    return lambda dropout: list(make(dropout).children())
 
 
 TASKS = {
-    "gpt": Task(lambda dropout: Gpt(dropout=dropout), SourceBytes, lambda model: model.get_submodule("blocks.1"), 3e-4),
-    "digits": Task(_cnn, Digits, lambda model: model.get_submodule("2"), 1e-3),
-    "clusters": Task(_perceptron, Clusters, lambda model: model.get_submodule("1"), 1e-3),
+    "gpt": Task(
+        lambda dropout: Gpt(dropout=dropout),
+        SourceBytes,
+        lambda model: model.get_submodule("blocks.1"),
+        3e-4,
+        _gpt_chain,
+    ),
+    "digits": Task(_cnn, Digits, lambda model: model.get_submodule("2"), 1e-3, _children(_cnn)),
+    "clusters": Task(_perceptron, Clusters, lambda model: model.get_submodule("1"), 1e-3, _children(_perceptron)),
 }

@@ -51,6 +51,10 @@ class Worker:
             self._ids.setdefault(step, []).extend(indices.tolist())
             self.journal.write("computed", step=step, ids=indices.tolist())
 
+    def forget(self, step: int) -> None:
+        """All of this step is computed anew."""
+        self._ids.pop(step, None)
+
     def committed(self, step: int, *, replicas: int, loss: float | None = None, **more: Any) -> None:
         ids = self._ids.pop(step, [])
         computed = self._computed.pop(step, 0)

@@ -1,0 +1,123 @@
+"""Our side in pipelines: the loop of the documentation, which tells what it commits, and obeys orders."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, default_collate
+
+from multiworld import training
+from multiworld.training.pipeline.owners import OwnersWorlds
+from multiworld.training.pipeline.pipe import Pipe
+from multiworld.training.pipeline.stage import StageRun
+
+from .tasks import Sample, loss_of
+from .watching import around, reporter, watch_channel, watch_recovery
+from .worker import Worker, digest_of
+
+STATES = 4
+"""A parameter, its gradient, and what AdamW keeps of it: the state of a layer in bytes of its parameters."""
+
+MIN_STAGES = 2
+
+Targets = tuple[Tensor, Tensor]
+"""``[batch, seq]``, and the indices of the samples, ``[batch]``."""
+
+
+class Targeted(Dataset[tuple[Tensor, Targets]]):
+    """A task's samples as pipelines take them: the input, and behind it all that the loss is computed with."""
+
+    def __init__(self, dataset: Dataset[Sample]) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: int) -> Any:
+        inputs, targets, number = self._dataset[index]
+        return inputs, (targets, number)
+
+
+class Paced(nn.Module):
+    """A layer that waits in each micro-batch, a third of ``pace_s`` in its forward and the rest in its backward.
+
+    So more processes than processors are as fast as so many machines.
+    """
+
+    def __init__(self, layer: nn.Module, pace_s: float) -> None:
+        super().__init__()
+        self.layer, self._pace_s = layer, pace_s
+
+    def forward(self, values: Tensor) -> Tensor:
+        time.sleep(self._pace_s / 3)
+        output: Tensor = self.layer(values)
+        if output.requires_grad:
+            output.register_hook(lambda _: time.sleep(self._pace_s * 2 / 3))  # type: ignore[no-untyped-call]
+        return output
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--count-resources", action="store_true")
+    parser.add_argument("--pace-s", type=float, default=0.0, help="of each layer and micro-batch")
+    worker = Worker(parser, int(os.environ["RANK"]))
+    options, task = worker.options, worker.task
+    watch_channel(worker.orders)
+    watch_recovery(worker.orders)
+    around(OwnersWorlds, "form", before=lambda *_: worker.orders.reach("owners"))
+    around(StageRun, "run", before=lambda _, step, *__: worker.forget(step))
+    job = training.join("bench", tolerate=1, exact=options.exact, seed=0, progress=False)
+    chain = [Paced(each, options.pace_s) if options.pace_s else each for each in task.chain(dropout=options.dropout)]
+    data = Targeted(task.dataset())
+    pipe = job.pipeline(
+        stages=chain,
+        example=default_collate([data[index] for index in range(options.micro_batch)]),
+        loss=lambda output, targets: _loss(worker, job, output, targets),
+        memory_bytes=STATES * sum(each.nbytes for layer in chain for each in layer.parameters()) - 1,
+    )
+    if pipe.templates.smallest != MIN_STAGES:
+        raise ValueError(f"the smallest pipeline has {pipe.templates.smallest} stages, not {MIN_STAGES}")
+    optimizer = pipe.optimizer(lambda parameters: torch.optim.AdamW(parameters, lr=task.lr))
+    loader = job.loader(data, global_batch=options.global_batch, micro_batch=options.micro_batch, shuffle=True, seed=0)
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer)
+    job.track(scheduler=scheduler)
+    job.listen(reporter(worker, options.count_resources))
+    for layer in chain:
+        worker.orders.watch_module(layer)
+    worker.orders.watch_optimizer(optimizer)
+    _describe(worker, pipe)
+    for step in job.steps(loader, total=options.steps):
+        worker.orders.begin(step.index)
+        if options.pause_s:
+            time.sleep(options.pause_s)
+        with step:
+            pipe.forward_backward(step)
+            optimizer.step()
+            scheduler.step()
+    worker.journal.write("ended", layers={index: _digest(chain[index], optimizer) for index in pipe.layers})
+
+
+def _loss(worker: Worker, job: training.Job, output: Tensor, targets: Targets) -> Tensor:
+    if worker.orders.has_begun:  # else it is measured
+        worker.computes(job.state.step, targets[1])
+    return loss_of(output, targets[0])
+
+
+def _describe(worker: Worker, pipe: Pipe) -> None:
+    """Write down what each template promises: the predicted time of a step by its number of processes."""
+    worker.journal.write("templates", iteration_s={each.num_nodes: each.iteration_s for each in pipe.templates})
+
+
+def _digest(layer: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    states = [dict(optimizer.state[each]) for each in layer.parameters() if each in optimizer.state]
+    return digest_of([dict(layer.state_dict()), states])
+
+
+if __name__ == "__main__":
+    main()
