@@ -14,6 +14,7 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 
 DOCS, FRAGMENTS, SERVING = (f"tests/examples/test_docs{name}.py" for name in ("", "_fragments", "_serving"))
 TRAINING = "tests/examples/test_docs_training.py"
+CLUSTER = "tests/examples/test_docs_cluster.py"
 LAUNCHER, KIT = "tests/examples/test_docs_launcher.py", "tests/examples/test_docs_testing.py"
 LINES = "tests/examples/test_docs_commands.py::test_the_parsers_take_every_line_of_a_page"
 TARGETS = "tests/examples/test_docs_cover.py::test_make_has_every_target_that_a_page_names"
@@ -44,6 +45,11 @@ COVER: dict[tuple[str, str], tuple[str, ...]] = {
     ("docs/channels.md", 'title="test_unix_channel.py"'): (
         "tests/examples/test_docs_testing.py::test_the_conformance_test_of_a_channel_of_ones_own",
     ),
+    ("docs/cluster.md", 'title="hosts"'): (f"{CLUSTER}::test_the_hostfile_of_the_page_is_one",),
+    ("docs/cluster.md", "multiworld train --hostfile"): (LINES, "tests/process/test_train_hosts.py"),
+    ("docs/cluster.md", "[node1] multiworld train"): (f"{CLUSTER}::test_the_line_of_the_page_is_the_coordinators",),
+    ("docs/cluster.md", "--nnodes 1:8 --nproc-per-node"): (LINES, "tests/process/test_elastic_launch.py"),
+    ("docs/cluster.md", "get_agent_list"): (f"{CLUSTER}::test_the_list_of_the_page_is_what_is_printed",),
     ("docs/index.md", "pip install"): ("tests/unit/test_extras.py", LINES),
     ("docs/index.md", "cli          the commands"): (
         f"{FRAGMENTS}::test_the_layers_of_the_overview_are_those_that_are_checked",

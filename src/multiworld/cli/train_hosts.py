@@ -101,8 +101,13 @@ def run(asked: argparse.Namespace, line: LaunchLine) -> int:
 
 def job_of(asked: argparse.Namespace, line: LaunchLine, environ: Mapping[str, str]) -> HostfileJob:
     """Return what the line asks for. Raises ValueError (a HostfileError for the file)."""
+    options = _launcher_options(line)
     hosts = _hosts(asked.hostfile)
-    options = _launcher_options(line, len(hosts))
+    least = re.match(r"\d+", options.nnodes.strip())
+    if least is not None and int(least[0]) > len(hosts):
+        raise ValueError(
+            f"--nnodes {options.nnodes} needs at least {least[0]} hosts, and the hostfile names {len(hosts)}"
+        )
     ssh = shlex.split(SSH if asked.ssh is None else asked.ssh)
     if not ssh:
         raise ValueError("--ssh: expected a command, such as 'ssh -F FILE'")
@@ -146,7 +151,7 @@ def _hosts(path: str) -> tuple[HostLine, ...]:
     return parse_hostfile(text, path)
 
 
-def _launcher_options(line: LaunchLine, num_hosts: int) -> argparse.Namespace:
+def _launcher_options(line: LaunchLine) -> argparse.Namespace:
     """Return what the launchers will make of the line. Raises ValueError for what they would not take."""
     from ..elastic.launch.parser import run_parser  # which needs torch
 
@@ -156,9 +161,6 @@ def _launcher_options(line: LaunchLine, num_hosts: int) -> argparse.Namespace:
         action = parser._option_string_actions.get(word.partition("=")[0])
         if action is not None and action.dest in HERE_SAID:
             raise ValueError(f"{word.partition('=')[0]} and --hostfile exclude each other: {HERE_SAID[action.dest]}")
-    least = re.match(r"\d+", said.nnodes.strip())
-    if least is not None and int(least[0]) > num_hosts:
-        raise ValueError(f"--nnodes {said.nnodes} needs at least {least[0]} hosts, and the hostfile names {num_hosts}")
     return said
 
 
