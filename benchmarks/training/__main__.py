@@ -16,6 +16,7 @@ from .kills import kills
 from .overhead import checkpoints, overhead
 from .pipeline_kills import pipeline_kills
 from .planning import predicted, templates
+from .replayed import simulate
 from .saves import killed_saves
 from .scheduled import schedules, simulated
 
@@ -51,6 +52,7 @@ LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "alarms": ("slow ranks and false alarms, simulated", lambda o: alarms(o.noisy_steps, o.slow_ranks, o.seed)),
     "templates": ("templates of pipelines: made in what time, and how good", lambda o: templates(o.seed)),
     "predicted": ("what a template says of a step, against a simulation of it", lambda o: predicted(o.seed)),
+    "simulate": ("Oobleck's published failures at its published rates, replayed", lambda o: simulate()),
     "families": (
         "GPT-2, Llama, BERT, T5, a ResNet and experts, cut from their configurations",
         lambda o: families(),
@@ -74,12 +76,13 @@ NOT_REPEATED = (
     "templates",
     "predicted",
     "families",
+    "simulate",
 )
 SUITE = Suite(
     name="training",
     lines=LINES,
     reference="plain DDP on gloo",
-    other_references={"save": "without checkpoints"},
+    other_references={"save": "without checkpoints", "simulate": "Oobleck by the same rules"},
     not_alternated=NOT_REPEATED,
 )
 

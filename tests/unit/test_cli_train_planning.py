@@ -54,6 +54,15 @@ def test_a_plan_is_made_of_a_profile_in_a_file(tmp_path: Path, capsys: pytest.Ca
         ("plan --layers 8 --nodes 4 --global-batch 1", "2 pipelines need at least one each"),
         ("plan --layers 8 --nodes 2 --layer-mib 640 --memory-gib 1", "no number of nodes would do"),
         ("plan --layers 8 --nodes 2 --svg none/a.svg", "none/a.svg cannot be written: No such file or directory"),
+        ("simulate", "which failures? Give --trace FILE, or --every TIME (or --published)"),
+        ("simulate --layers 4 --every 1h", "--nodes is missing"),
+        ("simulate --every 1h --nodes 4", "which model? Give a profile, or --layers L"),
+        ("simulate --layers 4 --trace none.csv", "none.csv cannot be read: No such file or directory"),
+        ("simulate --layers 4 --trace BAD", "BAD: line 1: expected TIME,join|loss,NODE, found 'model'"),
+        ("simulate --layers 4 --trace BAD --nodes 3", "--nodes belongs to --every"),
+        ("simulate --layers 4 --trace BAD --every 1h", "which failures? Give --trace FILE, or --every TIME"),
+        ("simulate --layers 4 --nodes 4 --every 1h --only GCP", "--only chooses rows of --published"),
+        ("simulate --published --layers 4", "--published has models and nodes of its own"),
         ("simulate --published --only GPT", "--only 'GPT': expected one of 6 h, 3 h, 1 h"),
         ("simulate --published --svg none/a.svg --only GCP", "none/a.svg cannot be written"),
     ],
@@ -77,6 +86,11 @@ def test_bad_input_is_one_line_and_status_2(
         ("plan --layers 4 --nodes four", "argument --nodes: 'four': expected a whole number, at least 1"),
         ("plan --layers 4 --nodes 4 --tolerate -1", "argument --tolerate: '-1': expected a whole number, at least 0"),
         ("plan --layers 4 --nodes 4 --memory-gib 0", "argument --memory-gib: '0': expected a number above 0"),
+        (
+            "simulate --layers 4 --every soon",
+            "argument --every: 'soon': expected a time such as 90s, 10min, 1.5h or 2d",
+        ),
+        ("simulate --layers 4 --gbit-s 0", "argument --gbit-s: '0': expected a number above 0"),
         ("plan --layers 4 --nodes 4 --memory 3", "unrecognized arguments: --memory, did you mean '--memory-gib'?"),
     ],
 )
@@ -94,6 +108,34 @@ def test_the_published_setting_is_replayed(tmp_path: Path, capsys: pytest.Captur
     assert svg.read_text().count("<polyline") == 3
     (row,) = json.loads(said(capsys, "simulate", "--published", "--only", "GCP", "--only", "GPT-2", "--json"))
     assert (row["trace"], row["model"]) == ("GCP", "GPT-2")
+
+
+def test_a_drawn_trace_is_replayed_over_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    svg = tmp_path / "drawn.svg"
+    line = ["simulate", *LAYERS, "--nodes", "6", "--every", "10min", "--for", "2h", "--back-after", "0.5h"]
+    text = said(capsys, *line, "--seed", "3", "--svg", str(svg))
+    head, _, header, *rows = text.splitlines()
+    assert head.startswith("a loss every 10 min: 6 nodes, ")
+    assert [row.split("  ")[0] for row in rows] == [
+        "multiworld",
+        "only re-instantiate",
+        "only borrow",
+        "only merge",
+        "only reroute",
+        "checkpoint and restart",
+    ]
+    assert "effective" in header
+    assert svg.read_text().count('class="s') >= 6
+    assert said(capsys, *line, "--seed", "3") == text
+    found = json.loads(said(capsys, *line, "--json"))
+    assert [each["system"] for each in found][::5] == ["multiworld", "checkpoint and restart"]
+
+
+def test_a_trace_in_a_file_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text("".join(f"0,add,n{number}\n" for number in range(4)) + "60000,remove,n2\n3600000,add,n5\n")
+    text = said(capsys, "simulate", *LAYERS, "--trace", str(file), "--trace-unit", "ms")
+    assert text.startswith(f"{file}: 4 nodes, 1 loss, 1 join in 60 min")
 
 
 @pytest.mark.parametrize("verb", ["plan", "simulate"])

@@ -17,7 +17,7 @@ bash: eval "$(multiworld completion bash)", or write it to ~/.local/share/bash-c
 zsh:  eval "$(multiworld completion zsh)" in ~/.zshrc, or write it to _multiworld in a folder of $fpath
 fish: multiworld completion fish > ~/.config/fish/completions/multiworld.fish"""
 
-WITH_FILES = ("run", "train", "train report", "train plan", "exec", "serve", "serve update")
+WITH_FILES = ("run", "train", "train report", "train plan", "train simulate", "exec", "serve", "serve update")
 """Where what is no option names a file."""
 POSITIONALS = {"bench": tuple(BENCHMARKS)}
 

@@ -40,7 +40,7 @@ class Planning:
 def add_planning_options(parser: CommandParser) -> None:
     """Add the model and the nodes."""
     parser.add_argument("profile", metavar="PROFILE", nargs="?", help="file with what each layer of the model costs")
-    parser.add_argument("--nodes", type=_positive, metavar="N", help="how many there are")
+    parser.add_argument("--nodes", type=positive_count, metavar="N", help="how many there are")
     parser.add_argument(
         "--tolerate",
         type=_count,
@@ -48,21 +48,23 @@ def add_planning_options(parser: CommandParser) -> None:
         default=1,
         help="how many nodes may be lost at once, whichever they are, while each layer is left somewhere (default: 1)",
     )
-    parser.add_argument("--devices", type=_positive, metavar="D", default=1, help="of each node (default: 1)")
-    parser.add_argument("--memory-gib", type=_size, metavar="GIB", help="of each device (default: no limit)")
+    parser.add_argument("--devices", type=positive_count, metavar="D", default=1, help="of each node (default: 1)")
+    parser.add_argument("--memory-gib", type=positive_number, metavar="GIB", help="of each device (default: no limit)")
     parser.add_argument(
         "--global-batch",
-        type=_positive,
+        type=positive_count,
         metavar="B",
         help="samples of a step, over all nodes (default: 4 micro-batches for each node)",
     )
-    parser.add_argument("--micro-batch", type=_positive, metavar="M", help="samples of a micro-batch (default: 1)")
-    parser.add_argument("--layers", type=_positive, metavar="L", help="instead of PROFILE: so many equal layers")
+    parser.add_argument("--micro-batch", type=positive_count, metavar="M", help="samples of a micro-batch (default: 1)")
+    parser.add_argument("--layers", type=positive_count, metavar="L", help="instead of PROFILE: so many equal layers")
     parser.add_argument(
-        "--layer-ms", type=_size, metavar="MS", help="forward of such a layer (default: 10); backward: 2x"
+        "--layer-ms", type=positive_number, metavar="MS", help="forward of such a layer (default: 10); backward: 2x"
     )
-    parser.add_argument("--layer-mib", type=_size, metavar="MIB", help="its parameters in fp32 (default: 0)")
-    parser.add_argument("--activation-mib", type=_size, metavar="MIB", help="what its forward keeps (default: 0)")
+    parser.add_argument("--layer-mib", type=positive_number, metavar="MIB", help="its parameters in fp32 (default: 0)")
+    parser.add_argument(
+        "--activation-mib", type=positive_number, metavar="MIB", help="what its forward keeps (default: 0)"
+    )
 
 
 def planning_of(options: argparse.Namespace) -> Planning:
@@ -147,7 +149,8 @@ def told(command: str, work: Callable[[], None]) -> int:
     return 0
 
 
-def _positive(text: str) -> int:
+def positive_count(text: str) -> int:
+    """Return the whole number in an option, at least 1."""
     return _at_least(text, 1)
 
 
@@ -165,7 +168,8 @@ def _at_least(text: str, least: int) -> int:
     return found
 
 
-def _size(text: str) -> float:
+def positive_number(text: str) -> float:
+    """Return the number in an option, above 0."""
     try:
         found = float(text)
     except ValueError:

@@ -14,12 +14,14 @@ class Standing:
     """How a system goes on after a change.
 
     ``rate``: samples a second from then on; 0 if it has to wait for more nodes. ``pause_s``: nobody computes for so
-    long. ``kept``: which part of the unfinished step's work counts still.
+    long. ``kept``: which part of the unfinished step's work counts still. ``from_checkpoint``: a layer was lost with
+    all that had it, so the steps since the last checkpoint are done again.
     """
 
     rate: float
     pause_s: float = 0.0
     kept: float = 1.0
+    from_checkpoint: bool = False
 
 
 class System(Protocol):
@@ -99,13 +101,19 @@ class Replayed:
                     break
                 samples[at] += (until_s - from_s) * span.rate
         for at_s, lost in self.setbacks:
-            samples[min(int((at_s - begins_s) / width_s), num - 1)] -= lost
-        return [(begins_s + (at + 0.5) * width_s, max(0.0, each) / width_s) for at, each in enumerate(samples)]
+            at = min(int((at_s - begins_s) / width_s), num - 1)
+            while lost > 0.0 and at >= 0:  # what was computed last is lost first
+                taken = min(samples[at], lost)
+                samples[at], lost, at = samples[at] - taken, lost - taken, at - 1
+        return [(begins_s + (at + 0.5) * width_s, each / width_s) for at, each in enumerate(samples)]
 
 
-def replay(trace: Trace, system: System) -> Replayed:
-    """Return what the system commits while the nodes of the trace come and go."""
-    run = _Run(system, trace.changes[0].at_s)
+def replay(trace: Trace, system: System, *, checkpoint_every: int = 100) -> Replayed:
+    """Return what the system commits while the nodes of the trace come and go.
+
+    ``checkpoint_every``: so many steps there is a checkpoint, which costs nothing.
+    """
+    run = _Run(system, trace.changes[0].at_s, checkpoint_every)
     for change in trace.changes:
         if change.at_s >= trace.end_s:
             break  # what happens at the end makes no difference any more
@@ -118,7 +126,8 @@ def replay(trace: Trace, system: System) -> Replayed:
 class _Run:
     """One replay: ``progress`` is the part of the unfinished step that is done, ``step_s`` the time that this took."""
 
-    def __init__(self, system: System, begins_s: float) -> None:
+    def __init__(self, system: System, begins_s: float, checkpoint_every: int) -> None:
+        self._checkpoint_every, self._since_checkpoint_s = checkpoint_every, list[float]()
         self._system, self._now_s, self._begins_s, self._last_s = system, begins_s, begins_s, begins_s
         self._standing = Standing(rate=0.0)
         self._used: list[str] = []
@@ -152,8 +161,11 @@ class _Run:
         self._spend(until_s, self._standing.rate)
         if ends_s <= to_s:
             self._good_s += self._step_s
+            self._since_checkpoint_s.append(self._step_s)
             self._progress = self._step_s = 0.0
             self._num_steps, self._last_s = self._num_steps + 1, until_s
+            if self._num_steps % self._checkpoint_every == 0:
+                self._since_checkpoint_s.clear()
             self._at_last_commit = (self._redone_s, self._paused_s, self._stopped_s)
             if self._waiting and self._system.takes_joins:
                 self._take_in()
@@ -186,10 +198,21 @@ class _Run:
     def _stand(self, standing: Standing) -> None:
         if lost := (1.0 - standing.kept) * self._progress * self._system.samples_per_step:
             self._setbacks.append((self._now_s, lost))
+        if standing.from_checkpoint:
+            self._roll_back()
         self._redone_s += (1.0 - standing.kept) * self._step_s
         self._step_s *= standing.kept
         self._progress *= standing.kept
         self._standing, self._resumes_s = standing, max(self._resumes_s, self._now_s + standing.pause_s)
+
+    def _roll_back(self) -> None:
+        lost_s = sum(self._since_checkpoint_s)
+        self._good_s, self._redone_s = self._good_s - lost_s, self._redone_s + lost_s
+        self._num_steps -= len(self._since_checkpoint_s)
+        if self._since_checkpoint_s:
+            lost = len(self._since_checkpoint_s) * self._system.samples_per_step
+            self._setbacks.append((self._now_s, float(lost)))
+        self._since_checkpoint_s.clear()
 
     def result(self) -> Replayed:
         """Return what was committed until the last commit: what is unfinished then says nothing of the rate."""

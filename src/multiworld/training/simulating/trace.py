@@ -41,6 +41,20 @@ class Trace:
         return sum(len(each.joined) for each in self.changes if each.at_s > self.changes[0].at_s)
 
     @property
+    def most_nodes(self) -> int:
+        """The most nodes that are there at one moment."""
+        most = nodes = 0
+        for each in self.changes:
+            nodes += len(each.joined) - len(each.lost)
+            most = max(most, nodes)
+        return most
+
+    @property
+    def mean_s(self) -> float:
+        """The mean time from one change to the next, after the start."""
+        return self.end_s / max(1, len(self.changes) - 1)
+
+    @property
     def nodes_at_start(self) -> int:
         return len(self.changes[0].joined) if self.changes else 0
 
@@ -119,6 +133,7 @@ def _told(text: str) -> str:
 
 
 def drawn_trace(
+    name: str,
     nodes: Sequence[str],
     *,
     mean_s: float,
@@ -148,4 +163,4 @@ def drawn_trace(
         elif not away:
             break
     events += [Event(at_s=back_s, kind=JOIN, node=node) for back_s, node in away if back_s < end_s]
-    return trace_of(f"a loss every {mean_s:g} s", events, end_s=end_s)
+    return trace_of(name, events, end_s=end_s)

@@ -111,5 +111,23 @@ def test_a_curve_holds_what_counted_in_the_end() -> None:
     assert found.setbacks[0] == pytest.approx((7.0, 4.0))
     curve = found.curve(10)
     assert [at_s for at_s, _ in curve] == [1.0, 3.0, 5.0, 7.0, 9.0, 11.0, 13.0, 15.0, 17.0, 19.0]
-    assert [rate for _, rate in curve] == pytest.approx([2.0, 2.0, 2.0, 0.0, 0.5] + [1.0] * 5)
+    assert [rate for _, rate in curve] == pytest.approx([2.0, 2.0, 1.0, 0.0, 0.5] + [1.0] * 5)
     assert found.curve(1)[0] == pytest.approx((10.0, (14.0 - 4.0 + 11.0) / 20.0))
+
+
+@dataclass(frozen=True)
+class Checkpointed(Fake):
+    """Each loss takes it back to its last checkpoint."""
+
+    def lost(self, nodes: Sequence[str], gone: Sequence[str]) -> Standing:
+        return Standing(rate=self.rate(nodes), pause_s=self.pause_s, kept=0.0, from_checkpoint=True)
+
+
+def test_what_was_committed_since_the_last_checkpoint_is_done_again() -> None:
+    lost = trace((27.0, LOSS, "b"), end_s=60.0)
+    found = replay(lost, Checkpointed(), checkpoint_every=2)
+    # 5 steps until 25 s, of which 4 are saved; one more step of 5 s and 2 s of work are lost
+    assert told(found) == (4 + 3, 59.0, 20.0 + 30.0, 7.0, 2.0, 0.0)
+    assert [lost for _, lost in found.setbacks] == pytest.approx([4.0, 10.0])
+    assert [rate for _, rate in found.curve(6)] == pytest.approx([2.0, 2.0, 0.1, 1.0, 1.0, 1.0])
+    assert replay(lost, Checkpointed(), checkpoint_every=5).num_steps == 5 + 3

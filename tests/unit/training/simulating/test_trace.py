@@ -32,6 +32,7 @@ def test_a_trace_is_read_with_one_change_for_each_moment() -> None:
     )
     assert (trace.name, trace.end_s) == ("t.csv", 120.0)
     assert (trace.nodes_at_start, trace.num_losses, trace.num_joins) == (3, 2, 1)
+    assert (trace.most_nodes, trace.mean_s) == (3, 60.0)
 
 
 def test_times_may_be_milliseconds() -> None:
@@ -67,7 +68,7 @@ def test_events_without_a_file_are_told_with_their_time() -> None:
 
 def test_drawn_losses_come_as_often_as_was_asked() -> None:
     nodes = [f"n{number}" for number in range(1000)]
-    trace = drawn_trace(nodes, mean_s=10.0, end_s=5000.0, uniform=random.Random(1).random)
+    trace = drawn_trace("t", nodes, mean_s=10.0, end_s=5000.0, uniform=random.Random(1).random)
     assert trace.nodes_at_start == 1000
     assert 440 <= trace.num_losses <= 560
     assert trace.end_s == 5000.0
@@ -75,7 +76,7 @@ def test_drawn_losses_come_as_often_as_was_asked() -> None:
 
 def test_the_same_numbers_draw_the_same_trace() -> None:
     drawn = [
-        drawn_trace(["a", "b", "c"], mean_s=10.0, end_s=300.0, uniform=random.Random(4).random, back_after_s=20.0)
+        drawn_trace("t", ["a", "b", "c"], mean_s=10.0, end_s=300.0, uniform=random.Random(4).random, back_after_s=20.0)
         for _ in range(2)
     ]
     assert drawn[0] == drawn[1]
@@ -84,7 +85,7 @@ def test_the_same_numbers_draw_the_same_trace() -> None:
 
 
 def test_lost_nodes_are_there_again_after_their_time() -> None:
-    trace = drawn_trace(["a", "b"], mean_s=50.0, end_s=1000.0, uniform=random.Random(2).random, back_after_s=30.0)
+    trace = drawn_trace("t", ["a", "b"], mean_s=50.0, end_s=1000.0, uniform=random.Random(2).random, back_after_s=30.0)
     events = [(each.at_s, JOIN, node) for each in trace.changes for node in each.joined]
     events += [(each.at_s, LOSS, node) for each in trace.changes for node in each.lost]
     losses = [(at_s, node) for at_s, kind, node in sorted(events) if kind == LOSS]
@@ -93,5 +94,5 @@ def test_lost_nodes_are_there_again_after_their_time() -> None:
 
 
 def test_the_last_nodes_are_not_lost() -> None:
-    trace = drawn_trace(["a", "b", "c", "d"], mean_s=1.0, end_s=1000.0, uniform=random.Random(3).random, fewest=3)
+    trace = drawn_trace("t", ["a", "b", "c", "d"], mean_s=1.0, end_s=1000.0, uniform=random.Random(3).random, fewest=3)
     assert trace.num_losses == 1

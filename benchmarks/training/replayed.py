@@ -1,0 +1,37 @@
+"""Failures replayed at the rates that Oobleck's authors published: ours beside Oobleck, row by row."""
+
+from __future__ import annotations
+
+from multiworld.bench.report import Bound, Line
+from multiworld.training.simulating.compared import Row, rows
+
+__all__ = ["simulate"]
+
+
+def simulate() -> list[Line]:
+    """Replay each trace for each model; Oobleck's row is made of its own constants by the same rules as ours."""
+    table = list(rows())
+    printed = [row.over_published for row in table]
+    kept = [row.shares_kept.samples_per_s / row.published.oobleck for row in table]
+    return [
+        *(_row(row) for row in table),
+        Line(
+            name="rows behind what the simulator of Oobleck's authors prints",
+            unit="",
+            value=float(sum(each < 1.0 for each in printed)),
+            details={"least": min(printed), "if only a broken pipeline redid its share, least": min(kept)},
+            note="it counts steps that end in recoveries: decision 041",
+        ),
+    ]
+
+
+def _row(row: Row) -> Line:
+    return Line(
+        name=f"{row.trace.name}, {row.model.name}",
+        unit="samples/s",
+        value=row.ours.samples_per_s,
+        reference=row.oobleck.samples_per_s,
+        ratio=row.over_oobleck,
+        bound=Bound.ratio_at_least(1.0),
+        details={"Oobleck as printed": row.published.oobleck, "Varuna": row.published.varuna},
+    )
