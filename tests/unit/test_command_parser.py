@@ -149,9 +149,19 @@ def test_bash_completes(typed: str, expected: list[str], folder: Path) -> None:
     assert sorted(done.stdout.split()) == expected
 
 
+def test_bash_completes_oobleck() -> None:
+    asked = f"{completion.script('bash')}\ncomplete -p oobleck"
+    done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=True)
+    assert {"get_agent_list", "kill_agent", "--ip", "--port"} <= set(done.stdout.replace("'", " ").split())
+
+
 def test_fish_completes(folder: Path) -> None:
     needs("fish")
-    lines = [*TYPED, ("multiworld run --restart=wor", ["--restart=worker", "--restart=world"])]
+    lines = [
+        *TYPED,
+        ("multiworld run --restart=wor", ["--restart=worker", "--restart=world"]),
+        ("oobleck kill", ["kill_agent"]),
+    ]
     asked = "".join(f"echo '> {typed}'; complete -C '{typed}'\n" for typed, _ in lines)
     env = {**os.environ, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "XDG_DATA_HOME": str(folder)}
     done = subprocess.run(
@@ -179,6 +189,7 @@ def test_zsh_completes_at_a_terminal(folder: Path) -> None:
         ("multiworld run a_fo", "multiworld run a_folder"),
         ("multiworld status a_fo", "multiworld status a_fo"),
         ("m8d help serve wat", "m8d help serve watch"),
+        ("oobleck get_a", "oobleck get_agent_list"),
     ]
     typed = "".join(f"{line}\t\x01echo '<\x05>'\r" for line, _ in lines)  # to the line's begin, and to its end
     terminal, ours = pty.openpty()

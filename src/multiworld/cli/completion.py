@@ -50,9 +50,10 @@ _multiworld() {
     [[ "$files" == "" || "$current" == -* ]] || COMPREPLY+=($(compgen -f -- "$current"))
 }
 complete -o filenames -F _multiworld @NAMES@
+complete -W "@OOBLECK@" oobleck
 """
 ZSH = """\
-#compdef @NAMES@
+#compdef @NAMES@ oobleck
 _multiworld() {
     emulate -L zsh
     local before="${words[CURRENT-1]}" place="" known="" files="" i
@@ -70,11 +71,15 @@ _multiworld() {
 @TABLES@    compadd -- ${=known}
     [[ "$files" == "" ]] || _files
 }
-if [[ "${funcstack[1]}" == _multiworld ]]; then
+_oobleck() { compadd -- @OOBLECK@ }
+if [[ "${funcstack[1]}" == _multiworld && "$service" == oobleck ]]; then
+    _oobleck
+elif [[ "${funcstack[1]}" == _multiworld ]]; then
     _multiworld "$@"
 else
     (( ${+functions[compdef]} )) || { autoload -Uz compinit && compinit -i }
     compdef _multiworld @NAMES@
+    compdef _oobleck oobleck
 fi
 """
 FISH = """\
@@ -152,6 +157,7 @@ def script(shell: str) -> str:
         ("@KNOWN@", "\n".join(_case(path, place.words, place.has_files) for path, place in known.items())),
         ("@VALUES@", "\n".join(_value_cases(known))),
         ("@NAMES@", " ".join(NAMES)),
+        ("@OOBLECK@", " ".join(known["oobleck"].words)),
     ):
         text = text.replace(name, content)
     return text
@@ -208,6 +214,7 @@ def _fish(known: Mapping[str, Place]) -> Iterator[str]:
             yield f"{at} {_fish_word(word)}{_fish_value(word, place)}" + (f" -d {_quoted(about)}" if about else "")
     for name in NAMES[1:]:
         yield f"complete -c {name} -w multiworld"
+    yield f"complete -c oobleck -f -a {_quoted(' '.join(known['oobleck'].words))}"
 
 
 def _fish_word(word: str) -> str:

@@ -11,6 +11,7 @@ SSH_FAILED = 255
 BAD_INPUT = 2
 SIGNALLED = 128
 KILLED, TERMINATED = SIGNALLED + 9, SIGNALLED + 15
+REFUSES = "cannot take part"
 BEGIN_S = 60.0
 """When all agents have run for so long, the job has begun, though nobody has seen it said."""
 AGREE_S = 3.0
@@ -143,8 +144,10 @@ class Course:
         told = f": {said}" if said else ""
         if status == SSH_FAILED:
             return f"{label} cannot be reached{told or ': ssh said nothing'}"
+        if status == BAD_INPUT and REFUSES in said:  # the far end has found the whole sentence
+            return said[said.index(label) if label in said else 0 :]
         hint = HINTS.get(status)
-        return f"{label} cannot take part, its end {_how(status)}{told}" + (f" ({hint})" if hint else "")
+        return f"{label} {REFUSES}: the command there {_how(status)}{told}" + (f" ({hint})" if hint else "")
 
     def _tell_left(self, index: int) -> None:
         status, left = self._ends[index], len(self.running)

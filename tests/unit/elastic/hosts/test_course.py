@@ -47,8 +47,16 @@ def test_a_host_without_the_package_gets_a_hint() -> None:
     course = Course(["a"])
     course.ended(0, 1, 1.0, "No module named multiworld")
     (said,) = course.said
-    assert said.startswith("a cannot take part, its end ended with status 1: No module named multiworld (is multiworld")
+    assert said.startswith(
+        "a cannot take part: the command there ended with status 1: No module named multiworld (is multi"
+    )
     assert course.status == 1
+
+
+def test_what_a_far_end_refuses_is_said_in_its_own_words() -> None:
+    course = Course(["node"])
+    course.ended(0, 2, 1.0, "multiworld train: node cannot take part: its directory /no: No such file or directory")
+    assert (course.said, course.status) == (["node cannot take part: its directory /no: No such file or directory"], 2)
 
 
 @pytest.mark.parametrize("status", [255, 137, 1])
