@@ -10,6 +10,7 @@ from multiworld.training.errors import LayerTooLargeError, ModelTooLargeError, T
 from multiworld.training.planning.nodes import Node
 from multiworld.training.planning.profile import LayerCost, Profile
 from multiworld.training.planning.templates import make_templates
+from multiworld.training.planning.timing import Timing
 
 GIB = 2**30
 
@@ -68,3 +69,28 @@ def test_fewer_nodes_than_the_smallest_template_are_refused() -> None:
     templates = make_templates(profile(), Node(memory_bytes=5 * GIB), num_nodes=9, tolerate=1)
     with pytest.raises(TooFewNodesError, match=r"needs 3 nodes, and there are 2\. Start 1 more"):
         templates.template(2)
+
+
+def test_counts_of_nodes_that_no_templates_use_up_are_named() -> None:
+    templates = make_templates(profile(5), Node(memory_bytes=3 * GIB), num_nodes=13, tolerate=1)
+    assert templates.sizes == (3, 4, 5)
+    assert templates.uncovered == ()
+    templates = make_templates(profile(5, state_gib=2), Node(memory_bytes=3 * GIB), num_nodes=13, tolerate=1)
+    assert templates.sizes == (5,)  # a layer on each, and there are no more layers
+    assert templates.uncovered == (6, 7, 8, 9, 11, 12, 13)
+
+
+def test_a_size_whose_micro_batches_do_not_fit_holds_fewer_of_them() -> None:
+    templates = make_templates(profile(12, activation_gib=0.5), Node(memory_bytes=int(4.6 * GIB)), num_nodes=8)
+    assert templates.smallest == 4
+    smallest = templates.template(4)
+    assert smallest.recompute or max(smallest.max_in_flight) < 4
+    assert templates.template(8).max_in_flight == (8, 7, 6, 5, 4, 3, 2, 1)
+
+
+def test_times_of_steps_are_those_of_a_simulation() -> None:
+    templates = make_templates(profile(), Node(memory_bytes=5 * GIB), num_nodes=12)
+    for template in templates:
+        timing = Timing.of(templates.profile, [templates.node] * template.num_nodes, template)
+        for count in (1, 2, 5, 70):
+            assert templates.iteration_s(template.num_nodes, count) == pytest.approx(timing.iteration_s(count))

@@ -26,6 +26,10 @@ class Way:
     recompute: bool = False
     split: bool = False
 
+    def is_free(self, num_stages: int) -> bool:
+        """Return whether each of so many stages may hold as many micro-batches as the schedule wants."""
+        return self.in_flight >= num_stages
+
 
 @dataclass(frozen=True)
 class Candidates:
@@ -56,6 +60,11 @@ class Candidates:
 
     def take(self, chosen: Ints | Bools) -> Candidates:
         return Candidates(self.cuts[chosen], self.in_flight[chosen], self.recompute[chosen], self.split[chosen])
+
+    def padded(self, num_stages: int) -> Candidates:
+        """Return the same with room for so many stages."""
+        front = np.zeros((len(self.cuts), num_stages + 1 - self.cuts.shape[1]), np.int64)
+        return Candidates(np.concatenate((front, self.cuts), axis=1), self.in_flight, self.recompute, self.split)
 
     @property
     def num_stages(self) -> Ints:

@@ -11,11 +11,11 @@ from ..arrays import Ints
 from ..nodes import Node
 from ..profile import Profile
 from ..template import Schedule, Stage, Template
-from .candidates import Candidates, Judge, Way
+from .candidates import Candidates, Judge
+from .finding import find_best, ways_to_fit
 from .interleaved import best_interleaved
-from .partitions import Partitions
 from .places import Places
-from .search import Search, all_partitions, is_few, with_slack
+from .search import Search
 from .segments import Segments
 
 
@@ -69,53 +69,9 @@ def _of_layout(
         by_stages[size * places.per_node] = count
     judge = Judge(segments=Segments.of(profile, places.devices), places=places, counts=by_stages)
     search = Search(judge)
-    ways = _ways(judge, min(counts.values()), schedules)
-    _search(search, judge, [size * places.per_node for size in counts], ways, refine=refine)
+    ways = ways_to_fit(judge, schedules)
+    find_best(search, judge, [size * places.per_node for size in counts], ways, refine=refine)
     return [_template(search.found[each], search.times_s[each], judge) for each in sorted(search.found)]
-
-
-def _search(search: Search, judge: Judge, sizes: list[int], ways: list[Partitions], *, refine: bool) -> None:
-    num_layers = judge.segments.num_layers
-    for size in sizes:
-        if is_few(size, num_layers, len(ways)):
-            candidates = all_partitions(ways, size, judge)
-            if len(candidates.cuts):
-                search.consider(candidates)
-    many = [each for each in sizes if not is_few(each, num_layers, len(ways))]
-    found = []
-    for way in ways:
-        feasible = [each for each in many if np.isfinite(way.least_s[each, 0])]
-        if feasible:
-            found.append(with_slack(way, feasible, 3 if way.is_free else 1))
-    if found:
-        search.consider(Candidates.joined(found))
-    if refine:
-        search.improve(ways)
-
-
-def _ways(judge: Judge, least_count: int, schedules: Collection[Schedule]) -> list[Partitions]:
-    """Return the ways to keep within memory, first those that hold as many micro-batches as their schedule wants.
-
-    The others hold fewer. Only 1F1B computes activations again: gradients of weights that were put off need them.
-    """
-    width, places = judge.places.num_stages, judge.places
-    is_limited = bool(np.isfinite(places.memory_bytes).any())
-    tried = _in_flight_tried(width) if is_limited else [width]
-    ways = []
-    if Schedule.ONE_F_ONE_B in schedules:
-        ways += [Way(each, recompute=again) for again in (False, True)[: 1 + is_limited] for each in tried]
-    if Schedule.ZERO_BUBBLE in schedules and (judge.segments.weight_s[-1] > 0 or not ways):
-        ways += [Way(each, split=True) for each in tried]
-    ways.sort(key=lambda each: (each.recompute, each.in_flight < width))
-    return [Partitions.of(judge.segments, places, max(width, least_count), each) for each in ways]
-
-
-def _in_flight_tried(width: int) -> list[int]:
-    tried, each = [width], 1
-    while each < width:
-        tried.append(each)
-        each = max(each + 1, each * 5 // 4)
-    return tried
 
 
 def _template(best: Candidates, seconds: float, judge: Judge) -> Template:

@@ -47,11 +47,6 @@ class Partitions:
         shares_s = plain[:, -1] / np.cumsum(places.speeds[::-1])[:, None]
         return cls(work_s=work_s, least_s=least_s, shares_s=shares_s, way=way)
 
-    @property
-    def is_free(self) -> bool:
-        """Whether each stage holds as many micro-batches as its schedule wants."""
-        return self.way.in_flight >= len(self.work_s)
-
     def walk(self, num_stages: Ints, limits_s: Floats) -> Candidates:
         """Return ``MODES`` partitions for each limit, ``limits_s[i]`` with ``num_stages[i]`` stages.
 

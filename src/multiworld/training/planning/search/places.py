@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,6 +37,10 @@ class Places:
     @property
     def num_stages(self) -> int:
         return len(self.speeds)
+
+    def last(self, num_stages: int) -> Places:
+        """Return those of the last so many stages."""
+        return replace(self, speeds=self.speeds[-num_stages:], memory_bytes=self.memory_bytes[-num_stages:])
 
     @property
     def crosses(self) -> Floats:

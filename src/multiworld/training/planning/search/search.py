@@ -12,9 +12,9 @@ from ..arrays import Bools, Ints
 from .candidates import Candidates, Judge, Way
 from .partitions import Partitions
 
-FEW = 400  # partitions: so many are tried one and all
+FEW, FEW_REFINED = 400, 2500  # partitions: so many are tried one and all
 SLACK = 0.06  # how far above the least the slowest stage may be
-AT_ONCE = 3  # cuts in a row that may move together
+AT_ONCE = 8  # cuts in a row that may move together
 FIRST = 2  # candidates of a size that are simulated before their best time prunes the others
 
 
@@ -28,6 +28,8 @@ class Search:
 
     def consider(self, candidates: Candidates) -> None:
         """Simulate those that may be better than what was found, the most promising ones first."""
+        if not len(candidates.cuts):
+            return
         bounds_s = self._judge.bounds_s(candidates)
         order = np.argsort(bounds_s, kind="stable")
         candidates, bounds_s = candidates.take(order), bounds_s[order]
@@ -36,7 +38,7 @@ class Search:
         for part in (is_first, ~is_first):
             self._simulate(candidates, sizes, part & (bounds_s < self.times_s[sizes] * (1 - 1e-9)))
 
-    def improve(self, ways: Sequence[Partitions], most_rounds: int = 20) -> None:
+    def improve(self, ways: Sequence[Way], most_rounds: int = 20) -> None:
         """Move cuts by one layer, or keep within memory otherwise, as long as that makes a size faster."""
         changed = list(self.found)
         while changed and most_rounds:
@@ -59,22 +61,23 @@ class Search:
                 self.found[size] = simulated.take(np.array([winner]))
 
 
-def all_partitions(ways: Sequence[Partitions], num_stages: int, judge: Judge) -> Candidates:
+def all_partitions(ways: Sequence[Way], num_stages: int, judge: Judge) -> Candidates:
     """Return every partition into so many stages that fits in one of these ways."""
     num_layers = judge.segments.num_layers
     inner = np.array(list(combinations(range(1, num_layers), num_stages - 1)), np.int64)
     cuts = np.zeros((len(inner), judge.places.num_stages + 1), np.int64)
     cuts[:, -1] = num_layers
     cuts[:, judge.places.num_stages - num_stages + 1 : -1] = inner.reshape(len(inner), num_stages - 1)
-    used = [each.way for each in ways if each.is_free or each.way.in_flight < num_stages]
+    used = [each for each in ways if each.in_flight < num_stages or each.is_free(judge.places.num_stages)]
     every = Candidates.joined([Candidates.of(cuts, each) for each in used])
     return every.take(judge.fits(every))
 
 
-def is_few(num_stages: int, num_layers: int, num_ways: int) -> bool:
+def is_few(num_stages: int, num_layers: int, num_ways: int, *, refine: bool) -> bool:
     """Return whether all partitions can be tried, in so many ways to keep within memory."""
     count = comb(num_layers - 1, num_stages - 1)
-    return count <= FEW and count * num_ways <= 10 * FEW
+    few = FEW_REFINED if refine else FEW
+    return count <= few and count * num_ways * num_stages <= 40 * few
 
 
 def with_slack(partitions: Partitions, sizes: Sequence[int], num_limits: int) -> Candidates:
@@ -84,7 +87,7 @@ def with_slack(partitions: Partitions, sizes: Sequence[int], num_limits: int) ->
     return partitions.walk(np.repeat(sizes, num_limits), limits_s.ravel())
 
 
-def _neighbours(best: Candidates, ways: Sequence[Partitions]) -> Candidates:
+def _neighbours(best: Candidates, ways: Sequence[Way]) -> Candidates:
     """Return candidates with some cuts moved by one layer, and those that keep within memory in other ways."""
     (cuts,) = best.cuts
     moved = []
@@ -96,7 +99,7 @@ def _neighbours(best: Candidates, ways: Sequence[Partitions]) -> Candidates:
                 moved.append(other)
     every = np.array(moved, np.int64).reshape(-1, len(cuts))
     way = Way(int(best.in_flight[0]), bool(best.recompute[0]), bool(best.split[0]))
-    return Candidates.joined([Candidates.of(every, way), *(Candidates.of(best.cuts, each.way) for each in ways)])
+    return Candidates.joined([Candidates.of(every, way), *(Candidates.of(best.cuts, each) for each in ways)])
 
 
 def _rank_within(sizes: Ints) -> Ints:
