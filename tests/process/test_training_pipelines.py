@@ -74,6 +74,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Sequence[float]:
 
 def test_pipelines_compute_what_one_process_computes(tmp_path: Path) -> None:
     seen = train(tmp_path / "run", Options(dropout=0.0, exact=False))
+    torch.set_num_threads(1)  # on a busy machine more of them wait for each other
     model = torch.nn.Sequential(*stages(0.0))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, gamma=0.5)

@@ -438,7 +438,9 @@ class Job:
         recoveries = RecoveryEvents(self._publisher, self._team, lease_s=self.options.lease_s)
         if isinstance(parts, PipelinedParts):
             assert self._opened is not None
-            trainer = self._opened.make_trainer(self._team, self.state, loader, self, recoveries, self.options)
+            trainer = self._opened.make_trainer(
+                self._team, self.state, loader, self, recoveries, self.options, self.world_size
+            )
             watched: list[nn.Parameter] = []
         else:
             trainer, gradients = make_trainer(

@@ -38,7 +38,9 @@ class LayerMove:
 class Assignment:
     """Of one generation: part of its record, so all members follow the same one, whoever made it.
 
-    ``moves``: before the generation's first step. ``policy``: how it follows from the one before.
+    ``moves``: before the generation's first step. ``policy``: how it follows from the one before. ``iteration_s``: of a
+    step, as predicted. ``tolerates``: any so many members may be lost while each layer is left somewhere. ``idle``:
+    members that have nothing to do.
     """
 
     num_layers: int
@@ -46,6 +48,8 @@ class Assignment:
     moves: tuple[LayerMove, ...] = ()
     policy: str = ""
     iteration_s: float = 0.0
+    tolerates: int = 0
+    idle: tuple[str, ...] = ()
 
     def role_of(self, member: str) -> Role | None:
         """Return None for a member that has nothing to do."""

@@ -46,11 +46,13 @@ class Opened:
         observer: StepObserver,
         recoveries: RecoveryObserver,
         options: TrainingOptions,
+        num_nodes: int,
     ) -> Trainer:
         """Raises TypeError that names a part of the state which cannot be sent to others."""
         state.apart = self.parts.holdings
         trainer = make_pipelined_trainer(team, state, self.parts, self.loss, loader, observer, recoveries, options)
         planner = Planner(self.templates, tolerate=options.tolerate, num_micro_batches=loader.num_micro_batches)
+        planner.check(num_nodes)
         membership = team.membership
         membership.complete = planner.complete
         least = max(membership.rules.min_members, self.templates.smallest)

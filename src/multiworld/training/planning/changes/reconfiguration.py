@@ -68,16 +68,19 @@ def reconfigure(
     lost: Collection[str] = (),
     joined: Collection[str] = (),
     prefetched: Mapping[str, frozenset[int]] | None = None,
+    held: Mapping[str, frozenset[int]] | None = None,
 ) -> Reconfiguration | CheckpointNeeded:
     """Return the plan without ``lost`` and with ``joined``, what it needs moved, and why it was chosen.
 
-    ``prefetched``: layers that members have got in advance, up to date. All members that call this with the same
-    arguments get the same result. Raises TooFewNodesError below the smallest template, GlobalBatchTooSmallError.
+    ``prefetched``: layers that members have got in advance, up to date. ``held``: what members have, if that is not
+    what the plan gives them: it may not have been carried out. All members that call this with the same arguments get
+    the same result. Raises TooFewNodesError below the smallest template, GlobalBatchTooSmallError.
     """
     gone = frozenset(lost)
     present = [*plan.members, *plan.idle]
     alive = [*(each for each in present if each not in gone), *sorted(set(joined) - set(present) - gone)]
-    held = {each: layers for each, layers in plan.holdings().items() if each not in gone}
+    has = plan.holdings() if held is None else held
+    held = {each: layers for each, layers in has.items() if each not in gone}
     for each, layers in (prefetched or {}).items():
         if each in alive:
             held[each] = held.get(each, frozenset()) | layers
