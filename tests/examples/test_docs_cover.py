@@ -14,6 +14,8 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 
 DOCS, FRAGMENTS, SERVING = (f"tests/examples/test_docs{name}.py" for name in ("", "_fragments", "_serving"))
 TRAINING = "tests/examples/test_docs_training.py"
+PIPELINES = "tests/examples/test_docs_pipelines.py"
+SHOWN = "test_a_command_prints_and_draws_what_the_page_shows"
 CLUSTER = "tests/examples/test_docs_cluster.py"
 LAUNCHER, KIT = "tests/examples/test_docs_launcher.py", "tests/examples/test_docs_testing.py"
 LINES = "tests/examples/test_docs_commands.py::test_the_parsers_take_every_line_of_a_page"
@@ -68,6 +70,14 @@ COVER: dict[tuple[str, str], tuple[str, ...]] = {
     ("docs/migrating.md", "initialize_world"): (f"{DOCS}::test_the_program_for_multiworld_0_2_in_the_migration_guide",),
     ("docs/process-group-mode.md", 'title="ring.py"'): (f"{DOCS}::test_the_ring_of_process_group_mode",),
     ("docs/process-group-mode.md", "while not finished"): (f"{FRAGMENTS}::test_the_loop_of_process_group_mode",),
+    ("docs/pipelines.md", 'title="A plan"'): (LINES, f"{PIPELINES}::{SHOWN}"),
+    ("docs/pipelines.md", 'title="A profile of two layers"'): (f"{PIPELINES}::test_the_profile_of_the_page_is_one",),
+    ("docs/pipelines.md", 'title="Too few nodes"'): (
+        f"{PIPELINES}::test_what_cannot_be_planned_is_told_as_on_the_page",
+    ),
+    ("docs/pipelines.md", 'title="A loss every hour, for two days"'): (LINES, f"{PIPELINES}::{SHOWN}"),
+    ("docs/pipelines.md", 'title="trace.csv"'): (f"{PIPELINES}::test_the_trace_of_the_page_is_one",),
+    ("docs/pipelines.md", "spot instances of GCP"): (LINES, f"{PIPELINES}::{SHOWN}"),
     ("docs/process-groups.md", "manager.blocking.join"): (f"{FRAGMENTS}::test_the_training_loop_of_process_groups",),
     ("docs/process-groups.md", "HashStore()"): (f"{FRAGMENTS}::test_the_default_group_of_one_process",),
     ("docs/schedulers.md", "SBATCH --nodes=4"): (LINES, SLURM),
