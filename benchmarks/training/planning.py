@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -46,7 +47,7 @@ def templates(seed: int) -> list[Line]:
                 note="CPU, best of 7",
             )
         )
-    return [*lines, _curves(seed), *_brute_force(seed)]
+    return [*lines, _curves(seed), *_schedules(seed), *_brute_force(seed)]
 
 
 def predicted(seed: int) -> list[Line]:
@@ -142,6 +143,28 @@ def _curves(seed: int) -> Line:
         value=1e3 * (time.process_time() - began_s),
         note="CPU, once",
     )
+
+
+def _schedules(seed: int) -> Iterator[Line]:
+    """Choose among all schedules, with few and with many micro-batches, and compare with 1F1B alone."""
+    profile = jittered(100, random.Random(seed))
+    layers = tuple(replace(each, weight_backward_s=each.forward_s) for each in profile.layers)
+    profile, sizes = replace(profile, layers=layers), range(4, 17, 4)
+    for turns in (1, 4):
+        counts = [turns * each for each in sizes]
+        plain = best_templates(profile, [Node()] * sizes[-1], sizes, counts)
+        began_s = time.process_time()
+        chosen = best_templates(profile, [Node()] * sizes[-1], sizes, counts, schedules=tuple(Schedule))
+        taken_s = time.process_time() - began_s
+        gains = [plain[each].iteration_s / chosen[each].iteration_s for each in sizes]
+        yield Line(
+            name=f"1F1B's step against the best schedule's, 4 to 16 nodes with {turns} micro-batches each",
+            unit="times",
+            value=sum(gains) / len(gains),
+            bound=Bound(at="least", limit=1),
+            details={"least": min(gains), "most": max(gains), "ms of CPU": 1e3 * taken_s},
+            note=", ".join(chosen[each].schedule.value for each in sizes),
+        )
 
 
 def _brute_force(seed: int) -> Iterator[Line]:

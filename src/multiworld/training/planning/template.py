@@ -34,7 +34,8 @@ class Template:
 
     ``num_micro_batches``: for how many of a step it was chosen. ``iteration_s``: what a step with so many takes,
     without the exchange of gradients. ``max_in_flight``: for each stage, how many micro-batches may be between their
-    forward and their backward. ``recompute``: activations are computed again in backward.
+    forward and their backward, or the end of it if it is split. ``recompute``: of each micro-batch in flight, a stage
+    keeps its input only, and backward computes the activations of the whole stage again.
     """
 
     num_nodes: int
