@@ -36,6 +36,7 @@ from multiworld.observe.snapshots import Snapshots
 from multiworld.wire.progress.thread import ProgressThread
 from tests.unit.elastic.control.test_questions import job_status, three
 from tests.unit.elastic.job.test_job import Hosts, agent, failure, hosts
+from tests.unit.elastic.job.test_trainings import pipelines, trained
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -338,3 +339,15 @@ def test_a_browser_can_follow_the_addresses_in_events(tmp_path: Path) -> None:
     assert '<a href="http://127.0.0.1:8000/page" rel="noreferrer">' in html.partition('id="events"')[2]
     assert 'href="status"' in html
     assert 'href="metrics"' in html
+
+
+def test_a_browser_shows_which_ranks_have_which_layers(tmp_path: Path) -> None:
+    with page_of(three()) as (server, shown):
+        for news in (pipelines(), trained(4)):
+            shown.trainings.take(news, at=1000.0)
+        html = browse(server, tmp_path)
+    drawn = html.partition('class="pipelines"')[2].partition("</svg>")[0]
+    assert "<title>rank 0: layers 0–3, 10 % bubbles</title>" in drawn
+    assert "<title>rank 3: layers 0–7</title>" in drawn
+    assert "9 micro-batches" in drawn
+    assert "pipeline 1: ranks 3" in html

@@ -11,7 +11,9 @@ from ..elastic.control.client import ControlError
 from ..elastic.control.messages import StatusOf
 from ..elastic.job.status import JobStatus
 from ..elastic.job.trainings import FaultStatus, TrainingStatus
+from ..training.view.progress import members_text
 from ..training.view.words import counted, duration, number
+from ..world.launcher.pipelines import sizes_of
 from .cluster import clock, cluster_parser, conversation, told
 
 NUM_FAULTS = 5
@@ -53,7 +55,8 @@ def _block(training: TrainingStatus) -> list[str]:
     state = (
         f"ended{f': {training.reason}' if training.reason else ''}" if training.ended else f"at {clock(training.at)}"
     )
-    figures = [counted(training.replicas, "replica"), f"generation {training.generation}"]
+    sizes = () if training.pipelines is None else sizes_of(training.pipelines.pipelines)
+    figures = [members_text(training.replicas, sizes), f"generation {training.generation}"]
     if training.value_name:
         value = "is not finite" if training.value is None else number(training.value)
         figures.insert(0, f"{training.value_name} {value}")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..wire.messages import message
+from ..world.launcher.pipelines import PipelineRanks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,10 @@ class MemberLost(TrainingEvent):
 @message("recovery_phase")
 @dataclass(frozen=True, kw_only=True)
 class RecoveryPhase(TrainingEvent):
-    """A phase of a recovery ended now. ``name``: ``detect``, ``agree``, ``form``, ``transfer`` or ``redo``."""
+    """A phase of a recovery ended now. ``name``: ``detect``, ``agree``, ``form``, ``transfer`` or ``redo``.
+
+    With pipelines also ``plan``, a part of ``agree`` on the member that proposes, and ``move`` for ``transfer``.
+    """
 
     name: str
     step: int
@@ -97,6 +101,23 @@ class MembershipChanged(TrainingEvent):
     ranks: tuple[int, ...]
     came: tuple[int, ...] = ()
     gone: tuple[int, ...] = ()
+
+
+@message("pipelines_changed")
+@dataclass(frozen=True, kw_only=True)
+class PipelinesChanged(TrainingEvent):
+    """From step ``step`` on the members form these pipelines: published just before ``MembershipChanged``.
+
+    ``num_layers``: of the model. ``policy``: how the pipelines follow from those before. ``iteration_s``: what a step
+    takes as predicted; 0: it is not. ``num_moved``: layers that members need and do not have.
+    """
+
+    step: int
+    num_layers: int
+    pipelines: tuple[PipelineRanks, ...]
+    policy: str = ""
+    iteration_s: float = 0.0
+    num_moved: int = 0
 
 
 @message("state_received")

@@ -6,7 +6,8 @@ import logging
 import time
 
 from ..errors import PeerLeftError, PeerSilentError, PeerStoppedError, WorldBrokenError
-from .events import MemberLost, MembershipChanged, RecoveryPhase, StateReceived
+from .events import MemberLost, MembershipChanged, PipelinesChanged, RecoveryPhase, StateReceived
+from .pipeline.seen import pipelines_seen
 from .publishing import Publisher
 from .recovery.records import Generation, Member
 from .recovery.team import LOSSES, Team
@@ -78,6 +79,16 @@ class RecoveryEvents:
         gave_up, self._gave_up = self._gave_up, None
         if gave_up is not None and gave_up in old and gave_up not in now.members:
             self._lost(gave_up.rank, step, PROGRAM_ERROR, "its program ended the training with an error")
+        if now.assignment is not None:  # first, so that those who hear of the membership know what it trains
+            self._publisher.publish(
+                PipelinesChanged,
+                step=step,
+                num_layers=now.assignment.num_layers,
+                pipelines=pipelines_seen(now),
+                policy=now.assignment.policy,
+                iteration_s=now.assignment.iteration_s,
+                num_moved=sum(each.end - each.first for each in now.assignment.moves),
+            )
         self._publisher.publish(
             MembershipChanged,
             step=step,

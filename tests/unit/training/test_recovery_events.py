@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from multiworld.errors import PeerDiedError, PeerLeftError, WorldBrokenError
-from multiworld.training.events import MemberLost, MembershipChanged, RecoveryPhase, TrainingEvent
+from multiworld.training.events import MemberLost, MembershipChanged, PipelinesChanged, RecoveryPhase, TrainingEvent
+from multiworld.training.pipeline.assignment import AssignedPipeline, Assignment, LayerMove
 from multiworld.training.publishing import Publisher
 from multiworld.training.recovery.records import Generation, LostMember, Member
 from multiworld.training.recovery.team import Team
@@ -119,3 +120,18 @@ def test_listeners_hear_each_event_in_their_order() -> None:
     publisher.listen(lambda event: heard.append("second"))
     publisher.publish(RecoveryPhase, name="agree", step=1, took_s=0.1)
     assert heard == ["first", "second"]
+
+
+def test_pipelines_are_told_just_before_the_membership() -> None:
+    events, seen = events_of(FakeTeam())
+    formed = AssignedPipeline(members=("b", "a"), starts=(0, 3), num_micro_batches=5, max_in_flight=(2, 1))
+    move = LayerMove(first=1, end=3, source="a", destination="b")
+    assignment = Assignment(num_layers=6, pipelines=(formed,), moves=(move,), policy="merge", iteration_s=0.2)
+    events.generation_began(None, Generation(number=5, members=(A, B), assignment=assignment), 7)
+    changed, membership = seen
+
+    assert isinstance(changed, PipelinesChanged)
+    assert [each.ranks for each in changed.pipelines] == [(1, 0)]
+    assert (changed.step, changed.num_layers, changed.num_moved) == (7, 6, 2)
+    assert (changed.policy, changed.iteration_s) == ("merge", 0.2)
+    assert isinstance(membership, MembershipChanged)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from ...process.spawn.fork_server import ForkServer
 from ...wire.progress.thread import ProgressThread
 from ...world.launcher.launched import Place, job_name
-from ...world.launcher.news import Broke, Left, News, Progressed, Trained, TrainingFault
+from ...world.launcher.news import Broke, Left, News, Progressed, Trained, TrainingFault, TrainingPipelines
 from ..job import actions
 from ..job.assignment import Assignment, Membership
 from ..job.options import JobOptions
@@ -316,7 +316,7 @@ class Agent:
         if isinstance(news, Progressed):
             held.progressed_at = time.monotonic()
             return
-        if isinstance(news, Trained | TrainingFault):
+        if isinstance(news, Trained | TrainingFault | TrainingPipelines):
             self._trainings.take(news)
             return
         if isinstance(news, Broke):

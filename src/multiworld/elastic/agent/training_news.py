@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...wire.progress.thread import ProgressThread
-from ...world.launcher.news import Trained, TrainingFault
+from ...world.launcher.news import Trained, TrainingFault, TrainingPipelines
+from ...world.launcher.news import TrainingNews as News
 from ..job.actions import TrainingTold
 
 PERIOD_S = 0.5
@@ -22,11 +23,15 @@ class TrainingNews:
         self._due: set[str] = set()  # the trainings that have news since the last report
         self._is_waiting = False
         self._faults: dict[tuple[str, str], TrainingFault] = {}
+        self._pipelines: dict[str, TrainingPipelines] = {}
 
-    def take(self, news: Trained | TrainingFault) -> None:
+    def take(self, news: News) -> None:
         """A worker of this host says it."""
         if isinstance(news, TrainingFault):
             self._fault(news)
+            return
+        if isinstance(news, TrainingPipelines):
+            self._formed(news)
             return
         if news.name not in self._latest and len(self._latest) >= MAX_NAMES:
             del self._latest[next(iter(self._latest))]
@@ -37,6 +42,8 @@ class TrainingNews:
 
     def repeat(self) -> None:
         """Another coordinator may not have heard of it."""
+        for formed in self._pipelines.values():
+            self._report(TrainingTold(news=formed, is_repeated=True))
         for fault in self._faults.values():
             self._report(TrainingTold(news=fault, is_repeated=True))
         for news in self._latest.values():
@@ -50,6 +57,12 @@ class TrainingNews:
         for oldest in list(self._faults)[:-MAX_FAULTS]:
             del self._faults[oldest]
         self._report(TrainingTold(news=fault))
+
+    def _formed(self, pipelines: TrainingPipelines) -> None:
+        self._pipelines[pipelines.name] = pipelines
+        for oldest in list(self._pipelines)[:-MAX_NAMES]:
+            del self._pipelines[oldest]
+        self._report(TrainingTold(news=pipelines))
 
     def _tell(self) -> None:
         self._is_waiting = bool(self._due)

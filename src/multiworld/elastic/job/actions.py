@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...wire.messages import Json, message
-from ...world.launcher.news import Trained, TrainingFault
+from ...world.launcher.news import TrainingNews
 from .assignment import Assignment, Membership
 from .failure import WorkerFailure
 
@@ -239,7 +239,7 @@ class TrainingTold:
     ``is_repeated``: the coordinator before was told so.
     """
 
-    news: Trained | TrainingFault
+    news: TrainingNews
     is_repeated: bool = False
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from ...observe.curve import Curve, CurveMean, CurvePoint
 from ...wire.messages import Json
-from ...world.launcher.news import Trained, TrainingFault
+from ...world.launcher.news import Trained, TrainingFault, TrainingNews, TrainingPipelines
+from ...world.launcher.pipelines import pipelines_text, sizes_of
 from .actions import Record
 
 MAX_TRAININGS = 16
@@ -38,6 +39,7 @@ class TrainingStatus:
     """How a training stands. ``at``: when it was told, in Unix time. ``faults``: the last ones, the newest last.
 
     ``value``: None where nothing is recorded, or it is no finite number (``is_finite``). ``num_faults``: by kind.
+    ``pipelines``: None where the training has replicas; else ``replicas`` counts processes.
     """
 
     name: str
@@ -56,6 +58,7 @@ class TrainingStatus:
     reason: str
     num_faults: Mapping[str, int]
     faults: tuple[FaultStatus, ...]
+    pipelines: TrainingPipelines | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +72,7 @@ class KnownTraining:
     point: CurvePoint | None
     faults: tuple[FaultStatus, ...]
     num_faults: Mapping[str, int]
+    pipelines: TrainingPipelines | None = None
 
 
 class _Training:
@@ -78,6 +82,7 @@ class _Training:
         self.curve = Curve(MAX_POINTS)
         self.faults: dict[str, FaultStatus] = {}
         self.num_faults: dict[str, int] = {}
+        self.pipelines: TrainingPipelines | None = None
 
     @classmethod
     def resumed(cls, known: KnownTraining) -> _Training:
@@ -86,6 +91,7 @@ class _Training:
         training.curve = Curve(MAX_POINTS, means=known.means, last=known.point)
         training.faults = {each.key: each for each in known.faults}
         training.num_faults = dict(known.num_faults)
+        training.pipelines = known.pipelines
         return training
 
     def known(self, name: str) -> KnownTraining:
@@ -97,6 +103,7 @@ class _Training:
             point=self.curve.last,
             faults=tuple(self.faults.values()),
             num_faults=dict(self.num_faults),
+            pipelines=self.pipelines,
         )
 
 
@@ -120,7 +127,7 @@ class Trainings:
         """All that is known, for the next coordinator."""
         return tuple(each.known(name) for name, each in self._trainings.items())
 
-    def take(self, news: Trained | TrainingFault, *, at: float, is_repeated: bool = False) -> list[Record]:
+    def take(self, news: TrainingNews, *, at: float, is_repeated: bool = False) -> list[Record]:
         """Take in what a worker said; return what is to be recorded of it. ``at``: now, in Unix time.
 
         ``is_repeated``: it was told to the coordinator before, and may be older than what is known.
@@ -131,6 +138,10 @@ class Trainings:
         if isinstance(news, Trained):
             if not is_repeated or training.last is None or news.step > training.last.step:
                 self._stands(training, news, at)
+            return []
+        if isinstance(news, TrainingPipelines):
+            if not is_repeated or training.pipelines is None or news.generation > training.pipelines.generation:
+                training.pipelines = news
             return []
         return self._changed(training, news, at)
 
@@ -154,6 +165,7 @@ class Trainings:
                 reason=each.last.reason,
                 num_faults=dict(each.num_faults),
                 faults=tuple(each.faults.values()),
+                pipelines=each.pipelines,
             )
             for name, each in self._trainings.items()
             if each.last is not None
@@ -191,10 +203,10 @@ class Trainings:
             del training.faults[oldest]
         kind = CHANGED if news.took_s is None else RECOVERED
         key = f"{news.name}:{news.key}"
-        return [] if self._is_recorded(kind, key) else [_record(kind, key, news)]
+        return [] if self._is_recorded(kind, key) else [_record(kind, key, news, training.pipelines)]
 
 
-def _record(kind: str, key: str, news: TrainingFault) -> Record:
+def _record(kind: str, key: str, news: TrainingFault, pipelines: TrainingPipelines | None) -> Record:
     fields: dict[str, Json] = {
         "key": key,
         "training": news.name,
@@ -203,7 +215,7 @@ def _record(kind: str, key: str, news: TrainingFault) -> Record:
         "change": news.change,
     }
     if news.took_s is None:
-        text = f"training {news.name}, step {news.step}: {news.text}; {_go_on(news.replicas)}"
+        text = f"training {news.name}, step {news.step}: {news.text}; {_go_on(news.replicas, pipelines)}"
     else:
         told = ", ".join(f"{name} {1000 * took_s:.0f} ms" for name, took_s in news.phases.items())
         text = f"training {news.name}, step {news.step}: committed {1000 * news.took_s:.0f} ms after {news.text}"
@@ -212,5 +224,9 @@ def _record(kind: str, key: str, news: TrainingFault) -> Record:
     return Record(kind=kind, text=text, fields=fields)
 
 
-def _go_on(replicas: int) -> str:
-    return "1 replica goes on" if replicas == 1 else f"{replicas} replicas go on"
+def _go_on(replicas: int, pipelines: TrainingPipelines | None) -> str:
+    noun = "replica" if pipelines is None else "process"
+    if replicas == 1:
+        return f"1 {noun} goes on"
+    told = f"{replicas} {noun}{'s' if pipelines is None else 'es'} go on"
+    return told if pipelines is None else f"{told} as {pipelines_text(sizes_of(pipelines.pipelines))}"

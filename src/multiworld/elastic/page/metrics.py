@@ -80,12 +80,19 @@ def _trainings(trainings: Sequence[TrainingStatus]) -> list[Family]:
         gauge("training_step", "The last committed step, counted from 0.", lambda each: each.step),
         gauge("training_total_steps", "How many steps are wanted, if that is known.", lambda each: each.total),
         Family("training_value", "gauge", "The recorded value that is shown, such as the loss.", losses),
-        gauge("training_replicas", "Replicas that commit steps together.", lambda each: each.replicas),
+        gauge(
+            "training_replicas", "Replicas (or processes of pipelines) that go on together.", lambda each: each.replicas
+        ),
+        gauge("training_pipelines", "Pipelines of a training that has some.", _num_pipelines),
         gauge("training_samples_per_second", "Over the last ten seconds.", lambda each: each.samples_per_s),
         gauge("training_goodput_ratio", "Time of committed first-try work by wall time.", lambda each: each.goodput),
         Family("training_changes_total", "counter", "Failures, joins and leaves of members.", faults),
         gauge("training_last_recovery_seconds", "From the last failure to the next committed step.", _last_recovery),
     ]
+
+
+def _num_pipelines(training: TrainingStatus) -> float | None:
+    return None if training.pipelines is None else len(training.pipelines.pipelines)
 
 
 def _last_recovery(training: TrainingStatus) -> float | None:

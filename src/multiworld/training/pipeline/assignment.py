@@ -13,7 +13,8 @@ class AssignedPipeline:
     """``members``: ids, in the order of the stages. Stage ``i`` has the layers ``starts[i]`` to ``starts[i + 1] - 1``.
 
     ``num_micro_batches``: of each step. ``max_in_flight``: for each stage, how many micro-batches may be between their
-    forward and their backward.
+    forward and their backward. ``busy``: for each stage, the part of a step in which it computes, as predicted; empty:
+    nothing is predicted.
     """
 
     members: tuple[str, ...]
@@ -22,6 +23,7 @@ class AssignedPipeline:
     max_in_flight: tuple[int, ...]
     schedule: Schedule = Schedule.ONE_F_ONE_B
     recompute: bool = False
+    busy: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

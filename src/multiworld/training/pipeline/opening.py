@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,7 @@ from ..options import TrainingOptions
 from ..planning.nodes import Node
 from ..planning.templates import Templates, make_templates
 from ..profiles.cache import cached_profile
+from ..recovery.records import Generation
 from ..recovery.team import Team
 from ..state import TrainingState
 from .making import make_pipelined_trainer
@@ -54,7 +56,14 @@ class Opened:
         planner = Planner(self.templates, tolerate=options.tolerate, num_micro_batches=loader.num_micro_batches)
         planner.check(num_nodes)
         membership = team.membership
-        membership.complete = planner.complete
+
+        def complete(generation: Generation, before: Generation | None) -> Generation:
+            began = time.monotonic()
+            planned = planner.complete(generation, before)
+            recoveries.recovery_phase("plan", generation.step, time.monotonic() - began)
+            return planned
+
+        membership.complete = complete
         least = max(membership.rules.min_members, self.templates.smallest)
         membership.rules = replace(membership.rules, min_members=least)
         return trainer

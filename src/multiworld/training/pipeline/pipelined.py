@@ -329,6 +329,8 @@ class Pipelined:
         self._recoveries.recovery_phase("move", self._state.step, time.monotonic() - began)
         if got:
             self._recoveries.state_received(self._state.step, moving.size_bytes, len(got), time.monotonic() - began)
+        if self._redo_began is not None:  # what is moved is no part of what is done again
+            self._redo_began = time.monotonic()
         reads = role is not None and (not role.previous or not role.next)
         self._loader.expect(self._state.step, assignment.micro_batches_of(me) if reads else ())
 

@@ -14,6 +14,7 @@ from ..planning.template import Stage, Template
 from ..planning.templates import Templates
 from ..recovery.records import Generation
 from .assignment import AssignedPipeline, Assignment, LayerMove
+from .seen import with_busy
 
 BYTES_PER_S = 1e9  # between two members, for the choice among policies
 FORM_S = 0.1
@@ -50,7 +51,7 @@ class Planner:
         if chosen is None:
             chosen = start(members, self._templates, conditions)
             chosen = replace(chosen, moves=self._moves(chosen.plan, held))
-        return replace(generation, assignment=self._assignment(chosen))
+        return replace(generation, assignment=with_busy(self._assignment(chosen), self._templates.profile))
 
     def _changed(
         self, before: Assignment, members: list[str], held: Mapping[str, frozenset[int]], conditions: Conditions

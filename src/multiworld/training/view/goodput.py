@@ -34,7 +34,7 @@ OUTSIDE = "outside steps"
 CAUSES = (START, FAILURES, REDO, ROLLBACK, CHECKPOINT, DATA, SLOW, OUTSIDE)
 """All causes of losses."""
 
-STALLS = ("detect", "agree", "form", "transfer")
+STALLS = ("detect", "agree", "form", "move", "transfer")  # "plan" is a part of "agree"
 WAIT = "wait"
 
 

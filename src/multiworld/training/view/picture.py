@@ -5,10 +5,12 @@ The SVG needs nothing from elsewhere, and follows the reader's choice of a light
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from html import escape
 
 from ...wire.shortened import shortened
+from .pipelines_picture import STYLE as PIPELINES
+from .pipelines_picture import add_pipelines
 from .recoveries import PHASES, Recovery, Track
 from .report import TrainingReport, lossy_causes
 from .report_text import headline
@@ -22,12 +24,12 @@ REPLICAS_HEIGHT = 44
 ROW = 18
 STYLE = """
 .loss{stroke:#2763d0}.replicas{stroke:#5b6575}.failure{stroke:#c8323c;fill:#c8323c}.join{stroke:#0c7552;fill:#0c7552}
-.leave{stroke:#8c5900;fill:#8c5900}.detect{fill:#c8323c}.agree{fill:#d98613}.form{fill:#7d54c9}.transfer{fill:#2763d0}
-.redo{fill:#0c8a61}.other{fill:#98a2b3}.good{fill:#0c7552}.lost0{fill:#c8323c}.lost1{fill:#d98613}.lost2{fill:#7d54c9}
+.leave{stroke:#8c5900;fill:#8c5900}.detect{fill:#c8323c}.agree{fill:#d98613}.form{fill:#7d54c9}
+.plan{fill:#8a4b00}.move,.transfer{fill:#2763d0}.redo{fill:#0c8a61}.other{fill:#98a2b3}.good{fill:#0c7552}.lost0{fill:#c8323c}.lost1{fill:#d98613}.lost2{fill:#7d54c9}
 .lost3{fill:#2763d0}.lost4{fill:#98a2b3}
 @media (prefers-color-scheme:dark){.loss{stroke:#6ea1ff}.replicas{stroke:#98a2b3}.failure{stroke:#ff7a80;fill:#ff7a80}
 .join{stroke:#3fbf8f;fill:#3fbf8f}.leave{stroke:#e0a53d;fill:#e0a53d}.detect{fill:#ff7a80}.agree{fill:#e0a53d}
-.form{fill:#b294f0}.transfer{fill:#6ea1ff}.redo{fill:#3fbf8f}.other{fill:#667085}.good{fill:#3fbf8f}.lost0{fill:#ff7a80}
+.plan{fill:#fff0c9}.form{fill:#b294f0}.move,.transfer{fill:#6ea1ff}.redo{fill:#3fbf8f}.other{fill:#667085}.good{fill:#3fbf8f}.lost0{fill:#ff7a80}
 .lost1{fill:#e0a53d}.lost2{fill:#b294f0}.lost3{fill:#6ea1ff}.lost4{fill:#667085}}
 """
 
@@ -44,9 +46,10 @@ def picture(report: TrainingReport, clock: Callable[[float], str]) -> str:
     if len(report.recoveries) > MAX_RECOVERIES:
         y += 26
         parts.append(text(LEFT, y, f"and {len(report.recoveries) - MAX_RECOVERIES} more", "soft"))
-    if any(each.tracks for each in report.recoveries):
-        y = _legend(parts, y + 28)
-    return document(parts, y + 24, STYLE, f"training {report.job}: loss, failures and recoveries")
+    seen = {span.name for each in report.recoveries for track in each.tracks for span in track.spans}
+    if seen:
+        y = _legend(parts, seen, y + 28)
+    return document(parts, y + 24, STYLE + PIPELINES.lstrip(), f"training {report.job}: loss, failures and recoveries")
 
 
 def _title(parts: list[str], report: TrainingReport, y: float) -> float:
@@ -106,7 +109,10 @@ def _curve(parts: list[str], report: TrainingReport, top: float) -> float:
     parts += [_mark(recovery, x_of(recovery.step), top, bottom) for recovery in report.recoveries]
     parts.append(line([(x_of(step), y_of(value)) for step, value in points], "loss", 1.8))
     step_ticks = sorted({round(tick) for tick in nice_ticks(first, last) if first <= tick <= last} | {first})
-    below = _replicas(parts, report, x_of, bottom + 22)
+    if report.pipelines:
+        below = add_pipelines(parts, report.pipelines, last, x_of, bottom + 32)
+    else:
+        below = _replicas(parts, report, x_of, bottom + 22)
     parts += [text(x_of(tick), below + 16, f"{tick:,}", "soft small", anchor="middle") for tick in step_ticks]
     parts.append(text(WIDTH - RIGHT, below + 30, "step", "soft small", anchor="end"))
     return below + 30
@@ -190,5 +196,5 @@ def _row(parts: list[str], track: Track, began_at: float, scale: float, y: float
         )
 
 
-def _legend(parts: list[str], y: float) -> float:
-    return keys(parts, [(name, name) for name in PHASES], y)
+def _legend(parts: list[str], seen: Collection[str], y: float) -> float:
+    return keys(parts, [(name, name) for name in PHASES if name in seen], y)

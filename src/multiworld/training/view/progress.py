@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..events import MemberLost, MembershipChanged, StepCommitted, TrainingEnded, TrainingEvent, TrainingStarted
+from ...world.launcher.pipelines import pipelines_text, sizes_of
+from ..events import (
+    MemberLost,
+    MembershipChanged,
+    PipelinesChanged,
+    StepCommitted,
+    TrainingEnded,
+    TrainingEvent,
+    TrainingStarted,
+)
 from .goodput import LiveGoodput
 from .leading import Leading
 from .words import counted, duration, number
@@ -20,7 +29,10 @@ WIDTH = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How a training stands. ``loss_name``: what ``loss`` is called by the program; None: it records nothing."""
+    """How a training stands. ``loss_name``: what ``loss`` is called by the program; None: it records nothing.
+
+    ``pipelines``: the sizes of all pipelines; empty: the training has replicas, and ``replicas`` is their number.
+    """
 
     job: str
     step: int
@@ -33,6 +45,7 @@ class Progress:
     left_s: float | None
     num_recoveries: int
     at: float
+    pipelines: tuple[int, ...] = ()
 
 
 class ProgressMeter:
@@ -46,12 +59,16 @@ class ProgressMeter:
         self.num_recoveries = 0
         self.replica_size = 1
         """How many processes hold one copy of the model together."""
+        self.pipelines: tuple[int, ...] = ()
+        """The sizes of the pipelines, if there are some."""
         self._num_ranks = 0
 
     def take(self, event: TrainingEvent) -> None:
         self._goodput.take(event)
         if isinstance(event, TrainingStarted):
             self._total = event.total if event.total is not None else self._total
+        elif isinstance(event, PipelinesChanged):
+            self.pipelines = sizes_of(event.pipelines)
         elif isinstance(event, MembershipChanged):
             self.num_recoveries += bool(event.gone)
             self._num_ranks = len(event.ranks)
@@ -82,6 +99,7 @@ class ProgressMeter:
             left_s=left,
             num_recoveries=self.num_recoveries,
             at=last.at,
+            pipelines=self.pipelines,
         )
 
     def _rates(self) -> tuple[float | None, float | None]:
@@ -114,9 +132,9 @@ class ProgressLine:
             was_leading = self._leading.is_leading
             is_leading = self._leading.take(event)
             if was_leading and is_leading and (event.came or event.gone):
-                return self._note(membership_line(event, self._meter.replica_size))
+                return self._note(self._membership(event))
             return (
-                self._note(f"{membership_line(event, self._meter.replica_size)}; this rank shows the progress now")
+                self._note(f"{self._membership(event)}; this rank shows the progress now")
                 if (is_leading and not was_leading and event.gone)
                 else ""
             )
@@ -148,6 +166,9 @@ class ProgressLine:
         self._is_open = True
         return f"\r{text[: self._width]}\x1b[K"
 
+    def _membership(self, change: MembershipChanged) -> str:
+        return membership_line(change, self._meter.replica_size, self._meter.pipelines)
+
     def _note(self, text: str) -> str:
         """A line of its own, above the one in place."""
         before, self._is_open = "\r\x1b[K" if self._is_open else "", False
@@ -176,14 +197,25 @@ def progress_text(progress: Progress) -> str:
         parts.append(f"{progress.loss_name} {number(progress.loss)}")
     if progress.samples_per_s is not None:
         parts.append(f"{number(progress.samples_per_s)} samples/s")
-    parts += [counted(progress.replicas, "replica"), f"goodput {100 * progress.goodput:.1f} %"]
+    parts += [members_text(progress.replicas, progress.pipelines), f"goodput {100 * progress.goodput:.1f} %"]
     if progress.left_s is not None and progress.left_s >= 1:
         parts.append(f"{duration(round(progress.left_s))} left")
     return "  ".join(parts)
 
 
-def membership_line(change: MembershipChanged, replica_size: int = 1) -> str:
-    """Return in one line who goes on. ``replica_size``: processes of each replica."""
+def members_text(replicas: int, pipelines: Sequence[int]) -> str:
+    """Return ``4 replicas``, or ``5 processes in 2 pipelines of 2 and 3``. ``pipelines``: their sizes, if there are some.
+
+    ``replicas``: with pipelines, the number of processes; some may wait with no layers.
+    """
+    if not pipelines:
+        return counted(replicas, "replica")
+    in_them = "" if replicas == sum(pipelines) else f", {sum(pipelines)} of them"
+    return f"{counted(replicas, 'process')}{in_them} in {pipelines_text(pipelines)}"
+
+
+def membership_line(change: MembershipChanged, replica_size: int = 1, pipelines: Sequence[int] = ()) -> str:
+    """Return in one line who goes on. ``replica_size``: processes of each replica; ``pipelines``: their sizes."""
     parts = []
     if change.gone:
         parts.append(f"without {_ranks(change.gone)}")
@@ -192,7 +224,7 @@ def membership_line(change: MembershipChanged, replica_size: int = 1) -> str:
     told = f" ({', '.join(parts)})" if parts else ""
     num_replicas = len(change.ranks) // replica_size
     go = "goes" if num_replicas == 1 else "go"
-    return f"{change.job}: {counted(num_replicas, 'replica')} {go} on with step {change.step}{told}"
+    return f"{change.job}: {members_text(num_replicas, pipelines)} {go} on with step {change.step}{told}"
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Merge what the members saw of each recovery into one timeline: detect, agree, form, transfer, redo. Pure.
+"""Merge what the members saw of each recovery into one timeline of phases. Pure.
 
 A member's part of a recovery begins with the first sign of it (a lost member, a phase, a change of the membership) and
 ends with the first step that it commits after a change of the membership. Parts that end in the same generation are of
@@ -23,8 +23,9 @@ from ..events import (
     TrainingStarted,
 )
 
-DETECT, TRANSFER = "detect", "transfer"
-PHASES = (DETECT, "agree", "form", TRANSFER, "redo")
+DETECT, MOVE, TRANSFER = "detect", "move", "transfer"
+PHASES = (DETECT, "agree", "plan", "form", MOVE, TRANSFER, "redo")
+"""In their order. ``plan`` is a part of ``agree``."""
 MAX_STEPS_WITHOUT_CHANGE = 3  # a recovery that has changed no membership by then does not change it any more
 NEAR_S = 1.0  # clocks of hosts differ
 
@@ -81,7 +82,7 @@ class LostRank:
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """The state that a newcomer was sent."""
+    """The state that a newcomer was sent, or the layers that a member of a pipeline was sent."""
 
     rank: int
     step: int
@@ -203,7 +204,7 @@ class _Member:
         """The transfer went on beside the steps of the others, and may end after the first commit."""
         self.transfers.append(event)
         part = self._open or (self.parts[-1] if self.parts else None)
-        if part is not None and not any(each.name == TRANSFER for each in part.spans):
+        if part is not None and not any(each.name in (MOVE, TRANSFER) for each in part.spans):
             began_at = max(event.at - max(0.0, event.took_s), part.began_at)
             part.spans.append(PhaseSpan(name=TRANSFER, began_at=min(began_at, event.at), ended_at=event.at))
             part.saw(event.at, event.at)
@@ -401,14 +402,16 @@ def _ranks(ranks: Iterable[int]) -> tuple[int, ...]:
 
 
 def _with_transfers(found: list[Recovery], received: Sequence[StateReceived]) -> list[Recovery]:
-    """Give each transfer to the last recovery before its end that its rank came with."""
+    """Give each transfer to the last recovery before its end that its rank came with, or got other layers in."""
     taken: dict[int, list[Transfer]] = {}
     for event in sorted(received, key=lambda each: (each.at, each.rank, each.member)):
         number = max(
             (
                 number
                 for number, each in enumerate(found)
-                if each.job == event.job and each.began_at <= event.at and event.rank in each.came
+                if each.job == event.job
+                and each.began_at <= event.at
+                and (event.rank in each.came or (event.rank in each.ranks and _has_moved(each)))
             ),
             default=None,
         )
@@ -422,6 +425,10 @@ def _with_transfers(found: list[Recovery], received: Sequence[StateReceived]) ->
             )
             taken.setdefault(number, []).append(transfer)
     return [_replaced(each, tuple(taken.get(number, ()))) for number, each in enumerate(found)]
+
+
+def _has_moved(recovery: Recovery) -> bool:
+    return any(each.name == MOVE for each in recovery.phases)
 
 
 def _replaced(recovery: Recovery, transfers: tuple[Transfer, ...]) -> Recovery:

@@ -14,6 +14,7 @@ from ..events import (
     CopySaved,
     MemberLost,
     MembershipChanged,
+    PipelinesChanged,
     RecoveryPhase,
     StateReceived,
     StepCommitted,
@@ -36,6 +37,7 @@ KNOWN = (
     MemberLost,
     RecoveryPhase,
     MembershipChanged,
+    PipelinesChanged,
     StateReceived,
     CopySaved,
     TrainingEnded,
@@ -107,6 +109,13 @@ class TrainingReport:
     num_notes: int
     num_thinned: int
     max_per_line: int
+    pipelines: tuple[PipelinesChanged, ...] = ()
+    """Of each generation, in its order; empty for a training of replicas."""
+
+    @property
+    def members_noun(self) -> str:
+        """What goes on or is lost: a ``replica``, or a ``process`` of a pipeline."""
+        return "process" if self.pipelines else "replica"
 
     @property
     def failures(self) -> list[Recovery]:
@@ -172,7 +181,22 @@ def _report(job: str, events: list[TrainingEvent]) -> TrainingReport:
         num_notes=len(notes),
         num_thinned=sum(each.num_steps for each in commits if each.num_steps > 1),
         max_per_line=max((each.num_steps for each in commits), default=1),
+        pipelines=tuple(_pipelines(events)),
     )
+
+
+def _pipelines(events: Sequence[TrainingEvent]) -> list[PipelinesChanged]:
+    """Return the pipelines of each generation once: all of its members tell them."""
+    found: list[PipelinesChanged] = []
+    for event in events:
+        if isinstance(event, PipelinesChanged) and not any(_is_same(event, each) for each in found):
+            found.append(event)
+    return found
+
+
+def _is_same(one: PipelinesChanged, other: PipelinesChanged) -> bool:
+    """A run that was started anew counts its generations from 1 again, with other members."""
+    return (one.generation, one.step, one.pipelines) == (other.generation, other.step, other.pipelines)
 
 
 def _changes(commits: Sequence[CommittedStep]) -> list[tuple[int, int]]:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ...world.launcher.pipelines import PipelineRanks, pipelines_text, sizes_of
+from ..events import PipelinesChanged
 from .recoveries import Recovery
 from .report import MemberReport, Note, TrainingReport, lossy_causes
 from .words import counted, duration, number, size
 
 MAX_RECOVERIES = 50
 MAX_MEMBERS = 40
+MAX_PIPELINES = 16
 CAUSE_WIDTH = 14
 
 
 def report_text(report: TrainingReport, clock: Callable[[float], str]) -> str:
     """Return the report in some lines. ``clock``: shows a moment in Unix time."""
     blocks = [_summary(report), _time(report)]
+    if report.pipelines:
+        blocks.append(_pipelines(report.pipelines))
     if report.recoveries:
-        blocks.append(_recoveries(report.recoveries, clock))
+        blocks.append(_recoveries(report, clock))
     if report.slow_ranks:
         blocks.append(["slow ranks", *(f"  {each}" for each in _slow(report))])
     if report.notes:
@@ -33,9 +38,10 @@ def _summary(report: TrainingReport) -> list[str]:
     else:
         of = "" if report.total is None else f" of {report.total:,}"
         steps = f"{account.num_steps:,}{of} steps committed (the last one has index {report.last_step})"
+    members = "processes" if report.pipelines else "replicas"
     figures = (
         f"goodput {100 * account.goodput:.1f} %, {number(account.samples_per_s)} samples/s, "
-        f"{account.mean_replicas:.3g} replicas on average of at most {report.max_replicas}, "
+        f"{account.mean_replicas:.3g} {members} on average of at most {report.max_replicas}, "
         f"{counted(len(report.failures), 'failure')}, {_micro_batches(account.num_redone)} computed again"
     )
     lines = [f"training {report.job}: {steps} in {duration(account.wall_s)}", figures]
@@ -62,12 +68,42 @@ def _row(cause: str, took_s: float, wall_s: float) -> str:
     return f"{cause:<{CAUSE_WIDTH}} {duration(took_s):>8}  {share:5.1f} %"
 
 
-def _recoveries(recoveries: Sequence[Recovery], clock: Callable[[float], str]) -> list[str]:
-    lines = ["failures, joins and leaves"]
+def _pipelines(changes: Sequence[PipelinesChanged]) -> list[str]:
+    lines = ["pipelines"]
+    for each in changes[:MAX_RECOVERIES]:
+        told = [f"generation {each.generation}: {pipelines_text(sizes_of(each.pipelines))}"]
+        told += [each.policy] if each.policy else []
+        told += [f"{duration(each.iteration_s)} a step predicted"] if each.iteration_s else []
+        told += [f"{counted(each.num_moved, 'layer')} moved"] if each.num_moved else []
+        lines.append(f"  from step {each.step}, {', '.join(told)}")
+        lines += [f"    {_pipeline(one, each.num_layers)}" for one in each.pipelines[:MAX_PIPELINES]]
+        if len(each.pipelines) > MAX_PIPELINES:
+            lines.append(f"    and {len(each.pipelines) - MAX_PIPELINES} more")
+    if len(changes) > MAX_RECOVERIES:
+        lines.append(f"  and {len(changes) - MAX_RECOVERIES} more (see --json)")
+    return lines
+
+
+def _pipeline(pipeline: PipelineRanks, num_layers: int) -> str:
+    stages = [
+        f"rank {rank} layers {_range(pipeline.layers_of(stage, num_layers))}"
+        for stage, rank in enumerate(pipeline.ranks)
+    ]
+    idle = 1.0 - sum(pipeline.busy) / len(pipeline.busy) if pipeline.busy else None
+    bubbles = "" if idle is None else f", {100 * idle:.0f} % bubbles"
+    return f"{', '.join(stages)}: {counted(pipeline.num_micro_batches, 'micro-batch')}{bubbles}"
+
+
+def _range(layers: range) -> str:
+    return str(layers[0]) if len(layers) == 1 else f"{layers[0]} to {layers[-1]}"
+
+
+def _recoveries(report: TrainingReport, clock: Callable[[float], str]) -> list[str]:
+    lines, recoveries = ["failures, joins and leaves"], report.recoveries
     for count, each in enumerate(recoveries[:MAX_RECOVERIES], 1):
         lines.append(f"  {count}. {clock(each.began_at)}  step {each.step}, {headline(each)}")
         lines += [f"     rank {lost.rank}: {lost.cause}: {lost.detail}" for lost in each.lost]
-        lines.append(f"     {story(each)}")
+        lines.append(f"     {story(each, report.members_noun)}")
     if len(recoveries) > MAX_RECOVERIES:
         lines.append(f"  and {len(recoveries) - MAX_RECOVERIES} more (see --json)")
     return lines
@@ -85,8 +121,8 @@ def headline(recovery: Recovery) -> str:
     return ", ".join(parts) or "the membership was formed again"
 
 
-def story(recovery: Recovery) -> str:
-    """Return how it went on: the phases, what was done again, and who goes on."""
+def story(recovery: Recovery, noun: str = "replica") -> str:
+    """Return how it went on: the phases, what was done again, and who goes on. ``noun``: of what goes on."""
     if recovery.committed_at is None:
         told = f"no step was committed after it ({duration(recovery.took_s)} are recorded)"
     else:
@@ -101,7 +137,7 @@ def story(recovery: Recovery) -> str:
         for each in recovery.transfers
     ]
     if recovery.ranks:
-        parts.append(f"generation {recovery.generation}: {counted(len(recovery.ranks), 'replica')}")
+        parts.append(f"generation {recovery.generation}: {counted(len(recovery.ranks), noun)}")
     return "; ".join(parts)
 
 

@@ -9,8 +9,17 @@ from __future__ import annotations
 import math
 
 from ...wire.shortened import shortened
-from ...world.launcher.news import MAX_TEXT, Trained, TrainingFault
-from ..events import MemberLost, MembershipChanged, RecoveryPhase, StepCommitted, TrainingEnded, TrainingEvent
+from ...world.launcher.news import MAX_MEMBERS, MAX_TEXT, Trained, TrainingFault, TrainingNews, TrainingPipelines
+from ...world.launcher.pipelines import sizes_of
+from ..events import (
+    MemberLost,
+    MembershipChanged,
+    PipelinesChanged,
+    RecoveryPhase,
+    StepCommitted,
+    TrainingEnded,
+    TrainingEvent,
+)
 from .leading import Leading
 from .progress import Progress, ProgressMeter
 from .recoveries import MAX_STEPS_WITHOUT_CHANGE, Recovery, recoveries_of
@@ -30,13 +39,17 @@ class Teller:
         self._is_told = False  # that the membership has changed, but not yet that a step was committed after it
         self._num_commits = 0
         self._generation = 0
+        self._pipelines: PipelinesChanged | None = None  # of the generation that begins
         self._next_at = -math.inf
 
-    def take(self, event: TrainingEvent, *, now: float) -> list[Trained | TrainingFault]:
+    def take(self, event: TrainingEvent, *, now: float) -> list[TrainingNews]:
         """Return what is to be told now. ``now``: seconds of a monotonic clock."""
         self._meter.take(event)
         if isinstance(event, MemberLost | RecoveryPhase):
             self._note(event)
+            return []
+        if isinstance(event, PipelinesChanged):
+            self._pipelines = event
             return []
         if isinstance(event, MembershipChanged):
             return self._changed(event)
@@ -51,17 +64,18 @@ class Teller:
             self._seen.append(event)
         self._num_commits = 0
 
-    def _changed(self, event: MembershipChanged) -> list[Trained | TrainingFault]:
+    def _changed(self, event: MembershipChanged) -> list[TrainingNews]:
         self._generation = event.generation
         is_leading, is_first, self._is_first = self._leading.take(event), self._is_first, False
         self._note(event)
+        formed = [_pipelines(self._pipelines)] if is_leading and self._pipelines is not None else []
         if not is_leading or (is_first and not event.gone) or not (event.came or event.gone):
-            return []
+            return [*formed]
         self._is_told = True
         recovery = recoveries_of(self._seen)[-1]
-        return [_fault(recovery, len(event.ranks) // self._meter.replica_size, is_over=False)]
+        return [*formed, _fault(recovery, len(event.ranks) // self._meter.replica_size, is_over=False)]
 
-    def _recovered(self, event: StepCommitted) -> list[Trained | TrainingFault]:
+    def _recovered(self, event: StepCommitted) -> list[TrainingNews]:
         if not self._seen:
             return []
         self._num_commits += 1
@@ -73,7 +87,7 @@ class Teller:
         is_told, self._is_told = self._is_told, False
         return [] if not is_told else [_fault(recovery, event.replicas, is_over=True)]
 
-    def _stands(self, event: StepCommitted, now: float) -> list[Trained | TrainingFault]:
+    def _stands(self, event: StepCommitted, now: float) -> list[TrainingNews]:
         if not self._leading.is_leading or now < self._next_at:
             return []
         progress = self._meter.progress()
@@ -81,7 +95,7 @@ class Teller:
         self._next_at = now + STEPS_S
         return [_trained(progress, event.generation)]
 
-    def _ended(self, event: TrainingEnded) -> list[Trained | TrainingFault]:
+    def _ended(self, event: TrainingEnded) -> list[TrainingNews]:
         progress = self._meter.progress()
         if progress is None:
             return []
@@ -104,6 +118,20 @@ def _trained(progress: Progress, generation: int, *, ended: bool = False, reason
         left_s=progress.left_s,
         ended=ended,
         reason=shortened(reason.partition("\n")[0], MAX_TEXT),
+    )
+
+
+def _pipelines(changed: PipelinesChanged) -> TrainingPipelines:
+    num_members = sum(sizes_of(changed.pipelines))
+    return TrainingPipelines(
+        name=changed.job[:MAX_TEXT],
+        generation=changed.generation,
+        step=changed.step,
+        replicas=num_members,
+        num_layers=changed.num_layers,
+        pipelines=changed.pipelines if num_members <= MAX_MEMBERS else (),
+        policy=changed.policy[:MAX_TEXT],
+        iteration_s=changed.iteration_s,
     )
 
 

@@ -9,9 +9,11 @@ from ...errors import WorldBrokenError
 from ...events import Event, WorldBroken, WorldFormed, WorldLeft
 from ...wire.messages import MessageSet, message, sparse
 from ...wire.shortened import shortened
+from .pipelines import PipelineRanks, sizes_of
 
 MAX_TEXT = 200
 MAX_PHASES, MAX_PHASE = 10, 40
+MAX_MEMBERS = 4096  # of all pipelines together
 LIMIT = 2**62
 
 
@@ -123,7 +125,29 @@ class TrainingFault(_OfTraining):
     redone: int = 0
 
 
-News = Progressed | Formed | Broke | Left | Trained | TrainingFault
+@message("training_pipelines")
+@sparse
+@dataclass(frozen=True, kw_only=True)
+class TrainingPipelines(_OfTraining):
+    """The pipelines of a training that has some, from ``step`` on; those of a later generation replace them.
+
+    ``policy``: how they follow from those before. ``iteration_s``: what a step takes as predicted; 0: not predicted.
+    """
+
+    num_layers: int
+    pipelines: tuple[PipelineRanks, ...]
+    policy: str = ""
+    iteration_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        scalars = (self.generation, self.step, self.replicas, self.num_layers, self.iteration_s)
+        is_small = all(-LIMIT < each < LIMIT for each in scalars) and len(self.name) + len(self.policy) <= 2 * MAX_TEXT
+        if not is_small or sum(sizes_of(self.pipelines)) > MAX_MEMBERS:
+            raise ValueError("the pipelines of a training are out of range")
+
+
+TrainingNews = Trained | TrainingFault | TrainingPipelines
+News = Progressed | Formed | Broke | Left | TrainingNews
 WORKER_NEWS: MessageSet[News] = MessageSet("news of a worker", News, tag="news")
 
 

@@ -9,7 +9,7 @@ from multiworld.elastic.agent.training_news import PERIOD_S, TrainingNews
 from multiworld.elastic.job.actions import TrainingTold
 from multiworld.wire.progress.thread import ProgressThread
 from multiworld.world.launcher.news import Trained
-from tests.unit.elastic.job.test_trainings import fault, trained
+from tests.unit.elastic.job.test_trainings import fault, pipelines, trained
 
 
 class Loop:
@@ -86,3 +86,13 @@ def test_the_number_of_trainings_is_bounded() -> None:
 
     assert len([each for each in told if isinstance(each.news, Trained)]) <= 16
     loop.turn()
+
+
+def test_pipelines_are_told_at_once_and_the_last_ones_again() -> None:
+    _, news, told = relay()
+    news.take(pipelines(generation=1))
+    news.take(pipelines(generation=2))
+    assert [each.news.generation for each in told] == [1, 2]
+    told.clear()
+    news.repeat()
+    assert [each.news for each in told] == [pipelines(generation=2)]

@@ -7,7 +7,8 @@ from collections import Counter
 from multiworld.elastic.job.actions import TrainingTold
 from multiworld.elastic.job.trainings import CHANGED, MAX_TRAININGS, RECOVERED, Trainings
 from multiworld.elastic.leadership.messages import AGENT_MESSAGES
-from multiworld.world.launcher.news import Trained, TrainingFault
+from multiworld.world.launcher.news import Trained, TrainingFault, TrainingPipelines
+from multiworld.world.launcher.pipelines import PipelineRanks
 
 
 def trained(step: int, **changes: object) -> Trained:
@@ -26,6 +27,15 @@ def fault(**changes: object) -> TrainingFault:
         "text": "rank 2 was lost (PeerDiedError: its socket closed)",
     }
     return TrainingFault(**{**said, **changes})  # type: ignore[arg-type]  # as the kind takes them
+
+
+def pipelines(**changes: object) -> TrainingPipelines:
+    formed = (
+        PipelineRanks(ranks=(0, 1), starts=(0, 4), num_micro_batches=9, busy=(0.9, 0.8)),
+        PipelineRanks(ranks=(3,), starts=(0,), num_micro_batches=7),
+    )
+    said: dict[str, object] = {"name": "gpt", "generation": 2, "step": 5, "replicas": 3, "num_layers": 8}
+    return TrainingPipelines(pipelines=formed, **{**said, **changes})  # type: ignore[arg-type]  # as the kind takes them
 
 
 def test_the_last_news_and_the_curve_are_kept() -> None:
@@ -116,3 +126,25 @@ def test_what_agents_pass_on_comes_through_the_wire() -> None:
     for news in (trained(3), fault(took_s=0.2, phases={"form": 0.06})):
         told = TrainingTold(news=news)
         assert AGENT_MESSAGES.decode(AGENT_MESSAGES.encode(told)) == told
+
+
+def test_a_fault_of_pipelines_speaks_of_processes() -> None:
+    trainings = Trainings()
+    assert trainings.take(pipelines(), at=1.0) == []
+    trainings.take(trained(4), at=1.0)
+    (record,) = trainings.take(fault(), at=2.0)
+
+    assert record.text.endswith("; 3 processes go on as 2 pipelines of 1 and 2")
+    assert trainings.status()[0].pipelines == pipelines()
+
+
+def test_the_next_coordinator_knows_the_pipelines_and_older_ones_do_not_replace_them() -> None:
+    trainings = Trainings()
+    trainings.take(pipelines(), at=1.0)
+    trainings.take(trained(4), at=1.0)
+    following = Trainings(known=trainings.known)
+    following.take(pipelines(generation=1, step=0), at=2.0, is_repeated=True)
+
+    assert following.status()[0].pipelines == pipelines()
+    following.take(pipelines(generation=3), at=2.0, is_repeated=True)
+    assert following.status()[0].pipelines == pipelines(generation=3)

@@ -19,7 +19,7 @@ from multiworld.elastic.page.snapshot import Snapshot
 from multiworld.observe.access import may_read
 from multiworld.observe.sites import is_loopback
 from tests.unit.elastic.control.test_questions import job_status, three
-from tests.unit.elastic.job.test_trainings import fault, trained
+from tests.unit.elastic.job.test_trainings import fault, pipelines, trained
 from tests.unit.elastic.launch.test_arguments import options
 from tests.unit.exposition import check_with_promtool, checked_samples
 
@@ -194,3 +194,21 @@ def test_the_trainings_are_sent_with_their_curves_and_apart_from_the_status() ->
     assert json.loads(shown.shown_json)["trainings"] == []
     assert json.loads(shown.status_json)["trainings"][0]["step"] == 4
     assert json.loads(json.dumps(shown.first["trainings"])) == json.loads(shown.trainings_json)
+
+
+def test_metrics_and_page_have_the_pipelines_of_a_training() -> None:
+    trainings = Trainings()
+    for news in (pipelines(), trained(4), trained(1, name="other")):
+        trainings.take(news, at=1000.0)
+    shown = snapshot(trainings=trainings.status())
+    text = metrics_text(shown.status, {})
+
+    assert 'multiworld_training_pipelines{training="gpt"} 2' in text
+    assert 'multiworld_training_pipelines{training="other"}' not in text
+    formed = json.loads(shown.trainings_json)[0]["pipelines"]
+    assert formed["pipelines"][0] == {
+        "ranks": [0, 1],
+        "starts": [0, 4],
+        "num_micro_batches": 9,
+        "busy": [0.9, 0.8],
+    }

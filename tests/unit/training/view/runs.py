@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from multiworld.training.events import (
     MemberLost,
     MembershipChanged,
+    PipelinesChanged,
     RecoveryPhase,
     StateReceived,
     StepCommitted,
@@ -16,8 +17,10 @@ from multiworld.training.events import (
     TrainingEvent,
     TrainingStarted,
 )
+from multiworld.world.launcher.pipelines import PipelineRanks
 
 STEP_S = 0.05
+NUM_LAYERS = 8
 
 
 @dataclass
@@ -34,6 +37,8 @@ class Run:
     members: dict[int, str] = field(default_factory=dict)
     num_came: int = 0
     slow: dict[int, float] = field(default_factory=dict)
+    has_pipelines: bool = False
+    """All members form one pipeline, or two if there are four or more."""
 
     def __post_init__(self) -> None:
         for rank in range(self.num_members):
@@ -75,8 +80,14 @@ class Run:
             for rank in self.members:
                 self.say(rank, RecoveryPhase, name=name, step=self.step, took_s=took_s)
         self.generation += 1
+        self._form_pipelines()
         for rank in self.members:
             self.say(rank, MembershipChanged, step=self.step, ranks=tuple(self.members), gone=(lost,))
+        if self.has_pipelines:
+            self.at += 0.02
+            for rank in self.members:
+                self.say(rank, RecoveryPhase, name="move", step=self.step, took_s=0.02)
+                self.say(rank, StateReceived, step=self.step, size_bytes=1000 + rank, sources=1, took_s=0.02)
         self.at += 0.04
         for rank in self.members:
             self.say(rank, RecoveryPhase, name="redo", step=self.step, took_s=0.04)
@@ -88,6 +99,7 @@ class Run:
         self.generation += 1
         self.at += 0.03
         self.members = dict(sorted(self.members.items()))
+        self._form_pipelines()
         for each in self.members:
             self.say(each, RecoveryPhase, name="form", step=self.step, took_s=0.03)
             self.say(each, MembershipChanged, step=self.step, ranks=tuple(self.members), came=(rank,))
@@ -107,7 +119,27 @@ class Run:
         self.members[rank] = f"m{self.num_came:03d}"
         self.say(rank, TrainingStarted, step=self.step, total=self.total, pid=100 + self.num_came)
 
+    def _form_pipelines(self) -> None:
+        if not self.has_pipelines:
+            return
+        num_layers = max(NUM_LAYERS, len(self.members))
+        ranks, count = tuple(self.members), 2 if len(self.members) >= 4 else 1
+        cut = -(-len(ranks) // count)
+        groups = [ranks[:cut], ranks[cut:]][:count]
+        pipelines = tuple(
+            PipelineRanks(
+                ranks=group,
+                starts=tuple(num_layers * stage // len(group) for stage in range(len(group))),
+                num_micro_batches=16 // count,
+                busy=(0.75,) * len(group),
+            )
+            for group in groups
+        )
+        for rank in self.members:
+            self.say(rank, PipelinesChanged, step=self.step, num_layers=num_layers, pipelines=pipelines, num_moved=3)
+
     def _change(self, came: Iterable[int]) -> None:
+        self._form_pipelines()
         for rank in self.members:
             self.say(rank, MembershipChanged, step=self.step, ranks=tuple(self.members), came=tuple(came))
 

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from multiworld.errors import MessageError
-from multiworld.training.events import MembershipChanged, StepCommitted, TrainingEvent
+from multiworld.training.events import MembershipChanged, PipelinesChanged, StepCommitted, TrainingEvent
 from multiworld.training.view.lines import TRAINING_EVENTS, event_of, line_of, merged, read_lines
 
 from .runs import Run
@@ -92,3 +92,10 @@ def test_members_are_merged_by_time_and_each_keeps_its_order() -> None:
     other = MembershipChanged(job="gpt", member="m2", rank=1, generation=1, at=2.0, step=3, ranks=(0, 1))
 
     assert merged([mine, [other]]) == [mine[0], mine[1], other, mine[2]]
+
+
+def test_pipelines_are_a_line_of_the_record() -> None:
+    (event,) = (
+        each for each in Run(num_members=2, has_pipelines=True).events["m001"] if isinstance(each, PipelinesChanged)
+    )
+    assert event_of(line_of(event)) == event

@@ -137,3 +137,11 @@ def test_one_replica_goes_on_in_the_singular() -> None:
         "gpt: 1 replica goes on with step 3 (without rank 1)\n"
         in written(Run(num_members=2).steps(3).lose(1).steps(3), in_place=False)["m001"]
     )
+
+
+def test_the_line_says_how_many_pipelines_of_which_sizes_train() -> None:
+    lines = written(Run(num_members=5, has_pipelines=True).steps(5).lose(4).steps(5).end(), in_place=False)["m001"]
+
+    assert "5 processes in 2 pipelines of 2 and 3  goodput" in lines
+    assert "gpt: 4 processes in 2 pipelines of 2 go on with step 5 (without rank 4)\n" in lines
+    assert "replica" not in lines

@@ -172,3 +172,52 @@ def test_numbers_are_short() -> None:
     ]
     assert [duration(each) for each in (0.0123, 3.456, 600.0, 7200.0)] == ["12 ms", "3.46 s", "10 min", "2.0 h"]
     assert [size(each) for each in (512, 8e6, 3.21e9, 5e13)] == ["512 B", "8 MB", "3.21 GB", "50 TB"]
+
+
+def piped() -> Run:
+    return Run(num_members=5, total=60, has_pipelines=True).steps(20).lose(2).steps(10).join(2).steps(20).end()
+
+
+def test_the_text_says_which_pipelines_there_were() -> None:
+    (report,) = reports_of(piped().in_order())
+    text = report_text(report, clock)
+
+    assert "processes on average of at most 5" in text
+    assert "replica" not in text
+    assert "  from step 0, generation 1: 2 pipelines of 2 and 3, 3 layers moved\n" in text
+    assert (
+        "    rank 0 layers 0 to 1, rank 1 layers 2 to 4, rank 2 layers 5 to 7: 8 micro-batches, 25 % bubbles\n" in text
+    )
+    assert "  from step 20, generation 2: 2 pipelines of 2, 3 layers moved\n" in text
+    assert "generation 2: 4 processes" in text
+    assert "rank 4 took 1 kB of state from 1 peer" in text
+    assert "pipelines changed:" not in text  # they are no other events
+
+
+def test_what_is_moved_is_a_phase_of_its_own_and_no_good_time() -> None:
+    (report,) = reports_of(piped().in_order())
+
+    assert [each.name for each in report.recoveries[0].phases] == ["detect", "agree", "form", "move", "redo"]
+    without = Run(num_members=5, total=60).steps(20).lose(2).steps(10).join(2).steps(20).end()
+    (other,) = reports_of(without.in_order())
+    assert report.account.losses["failures"] == pytest.approx(other.account.losses["failures"] + 0.02, abs=1e-6)
+
+
+def test_the_picture_has_the_layers_of_each_rank_over_the_steps() -> None:
+    (report,) = reports_of(piped().in_order())
+    root = ET.fromstring(picture(report, clock))
+    boxes = [each for each in root.iter(f"{SVG}rect") if each.get("class") in ("p0", "p1")]
+    titles = [str(each[0].text) for each in boxes]
+
+    assert len(boxes) == 5 + 4 + 5
+    assert titles[0] == "rank 0: stage 0 of pipeline 0, layers 0-1, 8 micro-batches"
+    assert titles[-1] == "rank 4: stage 1 of pipeline 1, layers 4-7, 8 micro-batches"
+    assert "replicas" not in [each.text for each in root.iter(f"{SVG}text")]
+
+
+def test_pipelines_of_many_ranks_stay_readable() -> None:
+    run = Run(num_members=200, has_pipelines=True).steps(20).end()
+    (report,) = reports_of(run.in_order())
+    root = ET.fromstring(picture(report, clock))
+
+    assert "and 168 more ranks" in [each.text for each in root.iter(f"{SVG}text")]

@@ -8,21 +8,28 @@ import pytest
 
 from multiworld.training.events import MembershipChanged, TrainingEnded
 from multiworld.training.view.teller import STEPS_S, Teller
-from multiworld.world.launcher.news import MAX_TEXT, WORKER_NEWS, Trained, TrainingFault
+from multiworld.world.launcher.news import (
+    MAX_TEXT,
+    WORKER_NEWS,
+    Trained,
+    TrainingFault,
+    TrainingNews,
+    TrainingPipelines,
+)
 
 from .runs import STEP_S, Run
 
 
-def by_member(run: Run) -> dict[str, list[Trained | TrainingFault]]:
+def by_member(run: Run) -> dict[str, list[TrainingNews]]:
     """Return what each member tells, by its id."""
-    found: dict[str, list[Trained | TrainingFault]] = {}
+    found: dict[str, list[TrainingNews]] = {}
     for member, its in run.events.items():
         teller = Teller(its[0].rank)
         found[member] = [news for event in its for news in teller.take(event, now=event.at)]
     return found
 
 
-def told(run: Run) -> list[Trained | TrainingFault]:
+def told(run: Run) -> list[TrainingNews]:
     """Return what all members tell, in the order of time."""
     tellers = {member: Teller(its[0].rank) for member, its in run.events.items()}
     return [news for event in run.in_order() for news in tellers[event.member].take(event, now=event.at)]
@@ -112,3 +119,14 @@ def test_a_loss_that_is_not_finite_is_told_as_such() -> None:
 
     assert isinstance(news, Trained)
     assert (news.value, news.is_finite) == (None, False)
+
+
+def test_pipelines_are_told_once_for_each_generation_and_before_the_fault() -> None:
+    news = told(Run(num_members=5, has_pipelines=True).steps(5).lose(0).steps(5))
+    formed = [each for each in news if isinstance(each, TrainingPipelines)]
+    first_fault = next(number for number, each in enumerate(news) if isinstance(each, TrainingFault))
+
+    assert [(each.generation, each.step, each.replicas) for each in formed] == [(1, 0, 5), (2, 5, 4)]
+    assert news[first_fault - 1] is formed[1]
+    assert [each.ranks for each in formed[1].pipelines] == [(1, 2), (3, 4)]
+    assert WORKER_NEWS.decode(WORKER_NEWS.encode(formed[1])) == formed[1]

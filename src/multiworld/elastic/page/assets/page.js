@@ -100,7 +100,7 @@ function showFailures(all) {
 
 // ---- trainings
 
-const phases = ["detect", "agree", "form", "transfer", "redo"], shownFaults = 8;
+const phases = ["detect", "agree", "plan", "form", "move", "transfer", "redo"], shownFaults = 8, shownPipelines = 32;
 const svgSpace = make("div", {innerHTML: "<svg></svg>"}).firstChild.namespaceURI;
 let trainings = [];
 function draw(tag, attributes, ...children) {
@@ -124,16 +124,17 @@ function ticks(low, high) {
   for (let at = Math.floor(low / pace + 1e-9); at <= Math.ceil(high / pace - 1e-9); at += 1) made.push(at * pace);
   return made;
 }
-function mark(fault, x, top, bottom) {
+function mark(fault, pipelines, x, top, bottom) {
   const sign = {failure: `M${x - 5} ${top - 10}h10l-5 9z`, join: `M${x - 5} ${top - 1}h10l-5 -9z`}[fault.kind] ||
     `M${x} ${top - 10}l5 5l-5 5l-5 -5z`;
-  return draw("g", {class: "mark " + fault.kind}, draw("title", {}, told(fault)),
+  return draw("g", {class: "mark " + fault.kind}, draw("title", {}, told(fault, pipelines)),
     draw("line", {x1: x, x2: x, y1: top, y2: bottom}), draw("path", {d: sign}));
 }
-function plural(number, noun) { return number === 1 ? noun : noun + "s"; }
-function told(fault) {
+function plural(number, noun) { return number === 1 ? noun : noun + (/(s|ch)$/.test(noun) ? "es" : "s"); }
+function members(replicas, pipelines) { return plural(replicas, pipelines ? "process" : "replica"); }
+function told(fault, pipelines) {
   const after = fault.took_s === null ? "no step was committed since" : `committed again after ${took(fault.took_s)}`;
-  return `step ${fault.step}: ${fault.text}; ${fault.replicas} ${plural(fault.replicas, "replica")}, ${after}`;
+  return `step ${fault.step}: ${fault.text}; ${fault.replicas} ${members(fault.replicas, pipelines)}, ${after}`;
 }
 function curve(training, width) {
   const left = 48, right = width - 10, top = 16, bottom = 150, points = training.curve;
@@ -150,7 +151,7 @@ function curve(training, width) {
       draw("text", {x: left - 6, y: yOf(tick) + 4, "text-anchor": "end"}, short(tick)));
   }
   root.append(...training.faults.filter(fault => fault.step >= first).map(fault =>
-    mark(fault, xOf(fault.step), top, bottom)));
+    mark(fault, training.pipelines, xOf(fault.step), top, bottom)));
   root.append(draw("polyline", {class: "curve",
     points: points.map(([step, value]) => `${xOf(step).toFixed(1)},${yOf(value).toFixed(1)}`).join(" ")}));
   root.append(draw("text", {x: left, y: 168}, `step ${count(first)}`),
@@ -158,7 +159,7 @@ function curve(training, width) {
   return root;
 }
 function bar(fault) {  // how long each phase of a recovery took
-  const known = Object.entries(fault.phases), all = known.reduce((sum, [, seconds]) => sum + seconds, 0);
+  const known = Object.entries(fault.phases).filter(([phase]) => phase !== "plan"), all = known.reduce((sum, [, seconds]) => sum + seconds, 0);
   const root = draw("svg", {class: "bar", viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true"});
   let x = 0;
   for (const [phase, seconds] of known) {
@@ -168,15 +169,49 @@ function bar(fault) {  // how long each phase of a recovery took
   }
   return root;
 }
-function faultRow(fault) {
+function faultRow(fault, pipelines) {
   const row = make("li", {className: fault.kind}, make("time", {dateTime: new Date(fault.at * 1000).toISOString()},
     clock(fault.at)), ` step ${count(fault.step)}: ${fault.text}`, make("br", {}));
   const parts = Object.entries(fault.phases).map(([phase, seconds]) => `${phase} ${took(seconds)}`).join(", ");
   row.append(make("small", {}, fault.took_s === null ? "no step was committed since" :
     `committed again after ${took(fault.took_s)}${parts ? ": " + parts : ""}; ` +
-    `${fault.replicas} ${plural(fault.replicas, "replica")}`));
+    `${fault.replicas} ${members(fault.replicas, pipelines)}`));
   if (parts) row.append(bar(fault));
   return row;
+}
+function stageBox(pipeline, stage, numLayers, xOf, y, height, hue) {
+  const first = pipeline.starts[stage], end = pipeline.starts[stage + 1] ?? numLayers, rank = pipeline.ranks[stage];
+  const layers = end - first === 1 ? `layer ${first}` : `layers ${first}–${end - 1}`, busy = pipeline.busy[stage];
+  const idle = busy === undefined ? "" : `${Math.round(100 * (1 - busy))} % bubbles`;
+  const x = xOf(first), width = Math.max(1, xOf(end) - x - 3), tall = height - (busy === undefined ? 0 : 6);
+  const box = draw("g", {class: "stage hue" + hue}, draw("title", {}, `rank ${rank}: ${layers}${idle && ", " + idle}`),
+    draw("rect", {class: "holds", x, y, width, height, rx: 4}));
+  if (idle) {
+    box.append(draw("rect", {class: "idle", x: x + 4, y: y + tall - 3, width: Math.max(0, width - 8), height: 5, rx: 2}),
+      draw("rect", {class: "busy", x: x + 4, y: y + tall - 3, width: Math.max(0, (width - 8) * busy), height: 5, rx: 2}));
+  }
+  [[`rank ${rank}`, "who"], [layers, ""], [idle, ""]].forEach(([says, kind], line) => {
+    if (says && 6.4 * says.length < width - 6) box.append(draw("text", {class: kind, x: x + 6, y: y + 14 + 14 * line}, says));
+  });
+  return box;
+}
+function pipelinesBlock(formed, width) {  // who has which layers: a row for each pipeline
+  const left = 104, right = width - 8, gap = 6, shown = formed.pipelines.slice(0, shownPipelines);
+  const height = 58, xOf = layer => left + (right - left) * layer / formed.num_layers;
+  const about = formed.pipelines.map((each, at) => `pipeline ${at}: ranks ${each.ranks.join(", ")}`).join("; ");
+  const root = draw("svg", {class: "pipelines", viewBox: `0 0 ${width} ${shown.length * (height + gap)}`, width,
+    height: shown.length * (height + gap), role: "img", "aria-label": `who has which layers: ${about}`});
+  shown.forEach((pipeline, at) => {
+    const y = at * (height + gap), batches = pipeline.num_micro_batches;
+    root.append(draw("text", {class: "who", x: 0, y: y + 20}, `pipeline ${at}`),
+      draw("text", {x: 0, y: y + 36}, `${count(batches)} ${plural(batches, "micro-batch")}`),
+      ...pipeline.ranks.map((_, stage) => stageBox(pipeline, stage, formed.num_layers, xOf, y, height, at % 6)));
+  });
+  const parts = [`since step ${count(formed.step)}`, `${count(formed.num_layers)} layers`];
+  if (formed.policy) parts.push(formed.policy);
+  if (formed.iteration_s) parts.push(`${took(formed.iteration_s)} a step predicted`);
+  if (formed.pipelines.length > shown.length) parts.push(`${formed.pipelines.length - shown.length} more pipelines`);
+  return make("div", {}, root, make("div", {className: "soft"}, parts.join(" · ")));
 }
 function trainingBlock(training, width) {
   const of = training.total === null ? "" : ` of ${count(training.total)}`;
@@ -187,10 +222,12 @@ function trainingBlock(training, width) {
   const made = make("div", {className: "training"}, make("h3", {}, training.name, make("span", {className: "soft"},
     ` step ${count(training.step + 1)}${of}, generation ${training.generation}${state ? ", " + state : ""}`)),
   make("div", {className: "tiles"}, tile(value, training.value_name || "no value is recorded"),
-    tile(short(training.samples_per_s), "samples/s"), tile(training.replicas, plural(training.replicas, "replica")),
-    tile((100 * training.goodput).toFixed(1) + " %", "goodput"), tile(failures, plural(failures, "failure"))));
+    tile(short(training.samples_per_s), "samples/s"), tile(training.replicas, members(training.replicas, training.pipelines)),
+    ...(training.pipelines ? [tile(training.pipelines.pipelines.length, plural(training.pipelines.pipelines.length,
+      "pipeline"))] : []), tile((100 * training.goodput).toFixed(1) + " %", "goodput"), tile(failures, plural(failures, "failure"))));
+  if (training.pipelines) made.append(pipelinesBlock(training.pipelines, width));
   if (training.curve.length) made.append(curve(training, width));
-  const rows = make("ol", {className: "faults"}, ...training.faults.slice(-shownFaults).reverse().map(faultRow));
+  const rows = make("ol", {className: "faults"}, ...training.faults.slice(-shownFaults).reverse().map(fault => faultRow(fault, training.pipelines)));
   rows.setAttribute("aria-label", `what happened to the members of ${training.name}, the newest first`);
   made.append(training.faults.length ? rows : make("span", {className: "none"}, "No member was lost, came or left."));
   return made;
