@@ -204,9 +204,9 @@ def progress_text(progress: Progress) -> str:
 
 
 def members_text(replicas: int, pipelines: Sequence[int]) -> str:
-    """Return ``4 replicas``, or ``5 processes in 2 pipelines of 2 and 3``. ``pipelines``: their sizes, if there are some.
+    """Return ``4 replicas``, or ``5 processes in 2 pipelines of 2 and 3``.
 
-    ``replicas``: with pipelines, the number of processes; some may wait with no layers.
+    ``pipelines``: their sizes, if there are some; then ``replicas`` counts processes, and some may have no layers.
     """
     if not pipelines:
         return counted(replicas, "replica")

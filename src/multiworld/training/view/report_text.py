@@ -86,8 +86,7 @@ def _pipelines(changes: Sequence[PipelinesChanged]) -> list[str]:
 
 def _pipeline(pipeline: PipelineRanks, num_layers: int) -> str:
     stages = [
-        f"rank {rank} layers {_range(pipeline.layers_of(stage, num_layers))}"
-        for stage, rank in enumerate(pipeline.ranks)
+        f"rank {rank} {_range(pipeline.layers_of(stage, num_layers))}" for stage, rank in enumerate(pipeline.ranks)
     ]
     idle = 1.0 - sum(pipeline.busy) / len(pipeline.busy) if pipeline.busy else None
     bubbles = "" if idle is None else f", {100 * idle:.0f} % bubbles"
@@ -95,7 +94,7 @@ def _pipeline(pipeline: PipelineRanks, num_layers: int) -> str:
 
 
 def _range(layers: range) -> str:
-    return str(layers[0]) if len(layers) == 1 else f"{layers[0]} to {layers[-1]}"
+    return f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]} to {layers[-1]}"
 
 
 def _recoveries(report: TrainingReport, clock: Callable[[float], str]) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from multiworld.training.errors import PeerRaisedError
 from multiworld.training.events import MembershipChanged, TrainingEnded
-from multiworld.training.view.progress import LINE_S, Progress, ProgressLine, progress_text
+from multiworld.training.view.progress import LINE_S, Progress, ProgressLine, members_text, progress_text
 
 from .runs import Run
 from .test_lines import step
@@ -145,3 +145,8 @@ def test_the_line_says_how_many_pipelines_of_which_sizes_train() -> None:
     assert "5 processes in 2 pipelines of 2 and 3  goodput" in lines
     assert "gpt: 4 processes in 2 pipelines of 2 go on with step 5 (without rank 4)\n" in lines
     assert "replica" not in lines
+
+
+def test_processes_that_wait_are_in_no_pipeline() -> None:
+    assert members_text(5, (2, 2)) == "5 processes, 4 of them in 2 pipelines of 2"
+    assert members_text(1, ()) == "1 replica"
