@@ -15,6 +15,7 @@ from multiworld.testing import wait_until
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
 PRIVILEGES = Path("/run/sshd")  # where sshd shuts itself in, if root runs it; Debian makes it when its service starts
+CONFIGURATION = "sshd_config"
 STAND_IN = """\
 #!/bin/sh
 # Stands for ssh: takes its options, then runs the command line here, from the home directory, as a child of its own.
@@ -52,32 +53,46 @@ def stand_in(folder: Path) -> str:
     return str(path)
 
 
-@contextmanager
-def ssh_server(folder: Path, *addresses: str) -> Iterator[str]:
-    """Yield the ssh command that reaches these loopback addresses, through one sshd. Nobody's ~/.ssh is touched."""
+def foreground(folder: Path) -> list[str]:
+    """Return the command of an sshd that was configured there."""
     assert SSHD is not None
+    return [SSHD, "-D", "-e", "-f", str(folder / CONFIGURATION)]
+
+
+def configure(folder: Path, port: int, *addresses: str) -> str:
+    """Write keys and configuration of an sshd; returns the ssh command that reaches it. Nobody's ~/.ssh is touched.
+
+    Without addresses it listens at all that it has.
+    """
     if os.geteuid() == 0:
         PRIVILEGES.mkdir(mode=0o755, exist_ok=True)
     for name in ("host_key", "own_key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
     (folder / "authorized").write_bytes((folder / "own_key.pub").read_bytes())
-    port = _free_port(addresses[0])
-    (folder / "sshd_config").write_text(
+    (folder / CONFIGURATION).write_text(
         "".join(f"ListenAddress {address}:{port}\n" for address in addresses)
-        + f"HostKey {folder}/host_key\nAuthorizedKeysFile {folder}/authorized\nPidFile none\nUsePAM no\n"
-        "StrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+        + f"Port {port}\nHostKey {folder}/host_key\nAuthorizedKeysFile {folder}/authorized\nPidFile none\n"
+        "UsePAM no\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
         "PermitRootLogin prohibit-password\nMaxStartups 100\n"
     )
     (folder / "ssh_config").write_text(
         f"Port {port}\nIdentityFile {folder}/own_key\nIdentitiesOnly yes\nIdentityAgent none\n"
         f"UserKnownHostsFile {folder}/known\nGlobalKnownHostsFile none\nStrictHostKeyChecking accept-new\n"
     )
+    return f"ssh -F {folder}/ssh_config"
+
+
+@contextmanager
+def ssh_server(folder: Path, *addresses: str) -> Iterator[str]:
+    """Yield the ssh command that reaches these loopback addresses, through one sshd."""
+    port = _free_port(addresses[0])
+    command = configure(folder, port, *addresses)
     log = (folder / "sshd.log").open("wb")
-    server = subprocess.Popen([SSHD, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=log, start_new_session=True)
+    server = subprocess.Popen(foreground(folder), stderr=log, start_new_session=True)
     try:
         assert wait_until(lambda: server.poll() is not None or _answers(addresses, port), 10), "sshd does not answer"
         assert server.poll() is None, (folder / "sshd.log").read_text()
-        yield f"ssh -F {folder}/ssh_config"
+        yield command
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait()
