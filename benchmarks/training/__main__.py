@@ -15,10 +15,13 @@ from .families import families
 from .kills import kills
 from .overhead import checkpoints, overhead
 from .pipeline_kills import pipeline_kills
+from .pipeline_schedules import pipeline_schedules
+from .pipeline_steps import joins, measured, pipeline_overhead
 from .planning import predicted, templates
 from .replayed import simulate
 from .saves import killed_saves
 from .scheduled import schedules, simulated
+from .sides import OURS_PIPELINES
 
 LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "overhead": ("steps while nothing fails, beside plain DDP", lambda o: overhead(o.alternations, o.steps)),
@@ -61,6 +64,35 @@ LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
         "a rank of pipelines killed in each phase of a step and of a recovery",
         lambda o: pipeline_kills(o.alternations, o.kills, o.seed),
     ),
+    "pipe-overhead": (
+        "pipelines: steps while nothing fails, beside torch's pipelines with DDP",
+        lambda o: pipeline_overhead(o.alternations, o.steps),
+    ),
+    "pipe-measured": (
+        "pipelines: what templates say of a step, against what it takes here",
+        lambda o: measured(o.alternations, o.steps),
+    ),
+    "pipe-join": ("pipelines: a process joins four", lambda o: joins(o.alternations)),
+    "pipe-schedules": (
+        "pipelines: failures in a recovery, two at once, the coordinator, partitions",
+        lambda o: pipeline_schedules(o.schedules, o.seed),
+    ),
+    "pipe-loss": (
+        "pipelines: the losses of 200 steps with five failures",
+        lambda o: faithful.losses(o.alternations, OURS_PIPELINES),
+    ),
+    "pipe-exact": (
+        "pipelines: bits with failures, and with other numbers of processes",
+        lambda o: faithful.exact(o.alternations, OURS_PIPELINES, (2, 3, 5)),
+    ),
+    "pipe-samples": (
+        "pipelines: samples of each step under random kills",
+        lambda o: faithful.samples(o.schedules, o.seed, OURS_PIPELINES),
+    ),
+    "pipe-growth": (
+        "pipelines: what is open after kills and joins",
+        lambda o: faithful.growth(o.joins, OURS_PIPELINES),
+    ),
     "diloco": ("bytes in rounds of 50 steps", lambda o: beside.diloco(o.steps)),
 }
 NOT_REPEATED = (
@@ -73,6 +105,9 @@ NOT_REPEATED = (
     "killed-save",
     "disk",
     "diloco",
+    "pipe-samples",
+    "pipe-growth",
+    "pipe-schedules",
     "templates",
     "predicted",
     "families",

@@ -17,9 +17,20 @@ from multiworld.world.liveness import DEFAULT_LEASE_S
 
 from ..elastic.job import TrialFailed
 from .run import Run
-from .sides import OURS
+from .sides import OURS, Side
 
-__all__ = ["agents", "committed_on_both", "cuts", "doubles", "start_on_hosts", "stops", "went_on"]
+__all__ = [
+    "Partition",
+    "agents",
+    "committed_on_both",
+    "cut",
+    "cuts",
+    "doubles",
+    "kill_agent",
+    "start_on_hosts",
+    "stops",
+    "went_on",
+]
 
 ENDLESS = ["--steps", "1000000"]
 HANG_S = 10.0
@@ -118,7 +129,7 @@ def cuts(alternations: int) -> list[Line]:
         name, took, both, failed = partition.name, [], 0, 0
         for number in range(alternations):
             try:
-                seconds, commits = _cut(partition)
+                seconds, commits = cut(partition)
             except TrialFailed as error:
                 failed += 1
                 print(f"  {name}: {error}", file=sys.stderr)
@@ -135,9 +146,9 @@ def cuts(alternations: int) -> list[Line]:
     return lines
 
 
-def _cut(partition: Partition) -> tuple[float, int]:
+def cut(partition: Partition, side: Side = OURS) -> tuple[float, int]:
     """Return how long those that go on stood still, and how many steps the others committed after that."""
-    with Network(partition.num_hosts) as network, Run(OURS, 1, ENDLESS) as run:
+    with Network(partition.num_hosts) as network, Run(side, 1, ENDLESS) as run:
         pids = start_on_hosts(run, network.hosts)
         at = partition.cut(network.hosts)
         sides = [[pids[index] for index in sorted(side)] for side in partition.sides()]
@@ -186,7 +197,7 @@ def agents(alternations: int) -> list[Line]:
         took, failed = [], 0
         for _ in range(alternations):
             try:
-                took.append(_kill_agent(index))
+                took.append(kill_agent(index))
                 print(f"  {name}: {took[-1]:.2f} s", flush=True)
             except TrialFailed as error:
                 failed += 1
@@ -197,8 +208,9 @@ def agents(alternations: int) -> list[Line]:
     return lines
 
 
-def _kill_agent(index: int) -> float:
-    with Run(OURS, 2, ENDLESS) as run:
+def kill_agent(index: int, side: Side = OURS) -> float:
+    """Return how long the others took to their next step. Agent 0 has the coordinator and the store."""
+    with Run(side, 2, ENDLESS) as run:
         for number in range(3):
             run.start_node(num_hosts=3)
             if number == 0:

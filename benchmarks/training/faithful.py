@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ from multiworld.bench.samples import median
 from ..elastic.job import TrialFailed
 from ..elastic.journal import Entry
 from .run import Run, Strike
-from .sides import OURS
+from .sides import OURS, Side
 
 __all__ = ["exact", "growth", "losses", "samples"]
 
@@ -34,18 +34,34 @@ class Course:
     disagreements: int = 0
 
     @property
-    def digests(self) -> set[str]:
-        """Of the model and the optimizer on every rank: one, if all are equal."""
-        return {f"{entry['digest']} {entry['optimizer']}" for entry in self.ends.values()}
+    def digests(self) -> dict[str, set[str]]:
+        """Of the model and the optimizer on all ranks, or of each layer on its owners: one, if all are equal."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for entry in self.ends.values():
+            parts = entry.fields.get("layers") or {"all": f"{entry['digest']} {entry['optimizer']}"}
+            for part, digest in parts.items():
+                found[part].add(digest)
+        return found
+
+    @property
+    def num_unequal(self) -> int:
+        """Parts of the model that differ among those that hold them."""
+        return sum(len(each) != 1 for each in self.digests.values())
 
 
 def follow(
-    options: Sequence[str], *, replicas: int = 4, failures: int = 0, seed: int = 0, steps: int = STEPS
+    options: Sequence[str],
+    *,
+    side: Side = OURS,
+    replicas: int = 4,
+    failures: int = 0,
+    seed: int = 0,
+    steps: int = STEPS,
 ) -> Course:
     """Train, with so many kills at random places on the way, and return what it did."""
     random_ = random.Random(seed)
     course = Course()
-    with Run(OURS, replicas, [*options, "--steps", str(steps)]) as run:
+    with Run(side, replicas, [*options, "--steps", str(steps)]) as run:
         run.start()
         after = 0.0
         for number in range(failures):
@@ -66,7 +82,7 @@ def follow(
     return course
 
 
-def losses(alternations: int) -> list[Line]:
+def losses(alternations: int, side: Side = OURS) -> list[Line]:
     """The loss of each step with five failures, against none; without dropout, as sums are rounded in another order.
 
     That may change which of two nearly equal inputs a max-pooling takes, so a single training can differ by more: the
@@ -75,14 +91,14 @@ def losses(alternations: int) -> list[Line]:
     lines = []
     for task in ("digits", "gpt"):
         options = ["--task", task, "--dropout", "0"]
-        plain = follow(options)
+        plain = follow(options, side=side)
         worst, final, unequal = [], [], 0
         for number in range(alternations):
-            struck = follow(options, failures=FAILURES, seed=number)
+            struck = follow(options, side=side, failures=FAILURES, seed=number)
             deviations = [abs(struck.losses[step] / loss - 1) for step, loss in plain.losses.items()]
             worst.append(max(deviations))
             final.append(deviations[-1])
-            unequal += (len(struck.digests) != 1) + struck.disagreements
+            unequal += struck.num_unequal + struck.disagreements
             print(f"  losses, {task} {number + 1}: worst {worst[-1]:.2e}, last {final[-1]:.2e}", flush=True)
         name = f"{task}: relative deviation of the loss of {STEPS} steps, {FAILURES} failures"
         lines += [
@@ -99,13 +115,13 @@ def losses(alternations: int) -> list[Line]:
     return lines
 
 
-def exact(alternations: int) -> list[Line]:
-    """With ``exact=True`` and dropout: the same bits with failures, and with other numbers of replicas."""
+def exact(alternations: int, side: Side = OURS, others: Sequence[int] = (1, 2, 3)) -> list[Line]:
+    """With ``exact=True`` and dropout: the same bits with failures, and with these ``others`` numbers of replicas."""
     options = ["--exact", "--dropout", "0.1"]
-    plain = follow(options)
-    courses = {f"{FAILURES} failures, {number + 1}": _struck(options, number) for number in range(alternations)}
-    for replicas in (1, 2, 3):
-        courses[f"{replicas} replicas"] = follow(options, replicas=replicas)
+    plain = follow(options, side=side)
+    courses = {f"{FAILURES} failures, {number + 1}": _struck(options, number, side) for number in range(alternations)}
+    for replicas in others:
+        courses[f"{replicas} replicas"] = follow(options, side=side, replicas=replicas)
     different = {
         name: sum(course.losses[step] != loss for step, loss in plain.losses.items())
         + (course.digests != plain.digests)
@@ -123,16 +139,16 @@ def exact(alternations: int) -> list[Line]:
     ]
 
 
-def _struck(options: Sequence[str], seed: int) -> Course:
-    return follow(options, failures=FAILURES, seed=seed)
+def _struck(options: Sequence[str], seed: int, side: Side) -> Course:
+    return follow(options, side=side, failures=FAILURES, seed=seed)
 
 
-def samples(num_schedules: int, seed: int) -> list[Line]:
+def samples(num_schedules: int, seed: int, side: Side = OURS) -> list[Line]:
     """Random kills: every sample of each step in exactly one committed micro-batch, whoever computed it."""
     wrong = batches = failed = 0
     for number in range(num_schedules):
         try:
-            course = follow(["--ids", "--task", "digits"], failures=2, seed=seed + number, steps=80)
+            course = follow(["--ids", "--task", "digits"], side=side, failures=2, seed=seed + number, steps=80)
         except TrialFailed as error:
             failed += 1
             print(f"  samples, seed {seed + number}: {error}", file=sys.stderr, flush=True)
@@ -171,7 +187,7 @@ def count_samples(entries: Sequence[Entry], global_batch: int = 32, num_samples:
     epoch: Counter[int] = Counter()
     for step, ids in sorted(by_step.items()):
         if ids.total() < global_batch:
-            ids.update(each for each in died.get(step, ()) if each not in ids)
+            ids.update([each for each in dict.fromkeys(died.get(step, ())) if each not in ids])
         sizes += ids.total() != global_batch
         wrong += sum(count != 1 for count in ids.values())
         epoch.update(ids)
@@ -180,9 +196,9 @@ def count_samples(entries: Sequence[Entry], global_batch: int = 32, num_samples:
     return wrong, sizes
 
 
-def growth(num_kills: int) -> list[Line]:
+def growth(num_kills: int, side: Side = OURS) -> list[Line]:
     """What the process of rank 0 has open, after kills and joins of the others one after the other."""
-    with Run(OURS, options=["--steps", "1000000", "--count-resources"]) as run:
+    with Run(side, options=["--steps", "1000000", "--count-resources"]) as run:
         run.start()
         after = 0.0
         kept = run.await_steady(steps=45)[0]

@@ -13,7 +13,7 @@ from ..elastic.job import TrialFailed
 from .run import Run
 from .sides import OURS, PLAIN, TORCHFT, Side
 
-__all__ = ["checkpoints", "overhead"]
+__all__ = ["WARM_UP", "Case", "alternate", "checkpoints", "extremes", "overhead"]
 
 WARM_UP = 30  # steps; the first are slower on all sides
 BLOCK = 20  # steps
@@ -56,10 +56,10 @@ def step_ms(side: Side, options: Sequence[str], steps: int, num_replicas: int = 
 def overhead(alternations: int, steps: int) -> list[Line]:
     lines = []
     for case in CASES:
-        times = _alternate(case.name, [PLAIN, OURS, TORCHFT], case.options, alternations, steps)
+        times = alternate(case.name, [PLAIN, OURS, TORCHFT], case.options, alternations, steps)
         ours, plain, torchft = times[OURS.name], times[PLAIN.name], times[TORCHFT.name]
         name = f"a step, {case.name}"
-        lines.append(Line.of_pairs(name, "ms", Pairs(ours, plain), Bound.ratio_at_most(1.02), _extremes(ours)))
+        lines.append(Line.of_pairs(name, "ms", Pairs(ours, plain), Bound.ratio_at_most(1.02), extremes(ours)))
         if all(torchft):
             lines.append(
                 Line.of_pairs(f"{name}: ours beside torchft", "ms", Pairs(ours, torchft), Bound.ratio_at_most(1.0))
@@ -110,7 +110,7 @@ def _blocks(side: Side, options: Sequence[str], steps: int) -> list[tuple[float,
         return [(mean_ms(begin), mean_ms(begin + BLOCK)) for begin in begins]
 
 
-def _alternate(
+def alternate(
     name: str, sides: Sequence[Side], options: Sequence[str], alternations: int, steps: int
 ) -> dict[str, list[float]]:
     """Return the times of each side; 0 for a training of a peer that failed."""
@@ -131,5 +131,5 @@ def _alternate(
     return times
 
 
-def _extremes(values: Sequence[float]) -> dict[str, float]:
+def extremes(values: Sequence[float]) -> dict[str, float]:
     return {"best": min(values), "worst": max(values)}

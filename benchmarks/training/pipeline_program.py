@@ -91,7 +91,6 @@ def main() -> None:
     for layer in chain:
         worker.orders.watch_module(layer)
     worker.orders.watch_optimizer(optimizer)
-    _describe(worker, pipe)
     for step in job.steps(loader, total=options.steps):
         worker.orders.begin(step.index)
         if options.pause_s:
@@ -100,7 +99,8 @@ def main() -> None:
             pipe.forward_backward(step)
             optimizer.step()
             scheduler.step()
-    worker.journal.write("ended", layers={index: _digest(chain[index], optimizer) for index in pipe.layers})
+    digests = {index: _digest(chain[index], optimizer) for index in pipe.layers}
+    worker.journal.write("ended", layers=digests, predicted_s=_predicted_s(pipe))
 
 
 def _loss(worker: Worker, job: training.Job, output: Tensor, targets: Targets) -> Tensor:
@@ -109,9 +109,12 @@ def _loss(worker: Worker, job: training.Job, output: Tensor, targets: Targets) -
     return loss_of(output, targets[0])
 
 
-def _describe(worker: Worker, pipe: Pipe) -> None:
-    """Write down what each template promises: the predicted time of a step by its number of processes."""
-    worker.journal.write("templates", iteration_s={each.num_nodes: each.iteration_s for each in pipe.templates})
+def _predicted_s(pipe: Pipe) -> float:
+    """Return what a step takes by the templates of the present pipelines."""
+    assert pipe.assignment is not None
+    return max(
+        pipe.templates.iteration_s(len(each.members), each.num_micro_batches) for each in pipe.assignment.pipelines
+    )
 
 
 def _digest(layer: nn.Module, optimizer: torch.optim.Optimizer) -> str:

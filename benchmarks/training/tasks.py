@@ -133,7 +133,7 @@ class _Embedding(nn.Module):
         return hidden
 
 
-def _gpt_chain(dropout: float, *, layers: int = 6, width: int = 64, heads: int = 4, seq: int = 32) -> list[nn.Module]:
+def _gpt_chain(dropout: float, *, layers: int = 4, width: int = 64, heads: int = 4, seq: int = 32) -> list[nn.Module]:
     """Return the same network, deeper, as modules one after the other."""
     blocks = [_Block(width, heads, dropout) for _ in range(layers)]
     return [_Embedding(width, seq), *blocks, nn.Sequential(nn.LayerNorm(width), nn.Linear(width, NUM_BYTES))]

@@ -1,0 +1,101 @@
+"""What a step of pipelines takes: beside torch's, as templates say, and before and after a process has joined."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from multiworld.bench.report import Bound, Line
+from multiworld.bench.samples import Pairs, median
+
+from .kills import ENDLESS
+from .overhead import WARM_UP, Case, alternate, extremes
+from .run import Run
+from .sides import OURS_PIPELINES, PLAIN_PIPELINES
+
+__all__ = ["joins", "measured", "pipeline_overhead"]
+
+CASE = Case("two pipelines, four micro-batches each", 4, 8)
+
+PACE_S = 0.005
+"""Of a layer and micro-batch. Processes that wait are as fast as on a machine of their own, on any number of cores."""
+
+PACED = ["--pace-s", str(PACE_S), "--micro-batch", "1", "--global-batch", "32"]
+NUM_BEFORE, NUM_STEPS = 4, 25
+END_S = 240.0
+
+
+def pipeline_overhead(alternations: int, steps: int) -> list[Line]:
+    times = alternate(CASE.name, [PLAIN_PIPELINES, OURS_PIPELINES], CASE.options, alternations, steps)
+    ours, plain = times[OURS_PIPELINES.name], times[PLAIN_PIPELINES.name]
+    return [Line.of_pairs(f"a step, {CASE.name}", "ms", Pairs(ours, plain), Bound.ratio_at_most(1.02), extremes(ours))]
+
+
+def measured(alternations: int, steps: int) -> list[Line]:
+    """Each layer waits a fixed time: else four processes would share processors, which templates do not know."""
+    took, said = [], []
+    for number in range(alternations):
+        with Run(OURS_PIPELINES, NUM_BEFORE, [*PACED, "--steps", str(WARM_UP + steps)]) as run:
+            run.start()
+            ends = run.finish(END_S)
+            took.append(_step_s(run, 0.0, steps))
+            said.append(max(float(entry["predicted_s"]) for entry in ends.values()))
+            print(f"  measured {number + 1}/{alternations}: {took[-1]:.3f} s, said {said[-1]:.3f} s", flush=True)
+    return [Line.of_pairs("a step, over what its templates say", "s", Pairs(took, said))]
+
+
+def joins(alternations: int) -> list[Line]:
+    """A fifth process joins four. Each layer waits a fixed time, so that five can be faster on two cores, too."""
+    late, ratios = [], []
+    for number in range(alternations):
+        with Run(OURS_PIPELINES, 1, [*ENDLESS, *PACED]) as run:
+            for each in range(NUM_BEFORE):
+                run.start_node(num_hosts=NUM_BEFORE + 1)
+                if each == 0:
+                    run.wait(lambda: "this agent coordinates" in run.nodes[0].output, 30.0, "a coordinator")
+            old = run.await_steady(NUM_BEFORE, steps=NUM_STEPS)
+            before_s = _step_s(run, 0.0, NUM_STEPS)
+            began = max(entry.at for entry in run.journal.entries)
+            run.start_node(num_hosts=NUM_BEFORE + 1)
+            run.await_steady(NUM_BEFORE + 1, after=began, steps=NUM_STEPS)
+            after_s = _step_s(run, began, NUM_STEPS)
+            pause_s = _longest_s(run, began, list(old.values()))
+        late.append(pause_s - before_s)
+        ratios.append(before_s / after_s / ((NUM_BEFORE + 1) / NUM_BEFORE))
+        print(
+            f"  joined {number + 1}/{alternations}: pause {pause_s:.3f} s; a step {before_s:.3f} s before, "
+            f"{after_s:.3f} s after: {ratios[-1]:.3f} of proportional",
+            flush=True,
+        )
+    return [
+        Line(
+            name="a process joins: pause of the others, above one step",
+            unit="s",
+            value=max(late),
+            bound=Bound.at_most(0.5),
+            details={"median": median(late)},
+        ),
+        Line(
+            name="throughput with it, of what is proportional",
+            unit="",
+            value=median(ratios),
+            bound=Bound(at="least", limit=0.95),
+            details={"worst": min(ratios)},
+            note="layers wait, they do not compute",
+        ),
+    ]
+
+
+def _step_s(run: Run, after: float, steps: int) -> float:
+    """Return what one of the last steps took, on the slowest process."""
+    return max(_mean_s([entry.at for entry in entries][-steps:]) for entries in run.commits(after).values())
+
+
+def _mean_s(times: Sequence[float]) -> float:
+    return (times[-1] - times[0]) / (len(times) - 1)
+
+
+def _longest_s(run: Run, after: float, pids: Sequence[int]) -> float:
+    """Return the longest time between two steps of these processes."""
+    commits = run.commits(after)
+    return max(b.at - a.at for pid in pids for a, b in itertools.pairwise(commits[pid]))
