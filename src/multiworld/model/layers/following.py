@@ -54,7 +54,9 @@ def followed(model: nn.Module, given: Arguments) -> Graph:
             return _graph(model, copied, given, whole)
         except Exception as error:  # the model's own code and torch.export may raise anything
             path, problem = path_of_error(copied, error), CutError(type(model).__name__, *_why(copied, error))
-            if not path or path in whole:
+            while path in whole:  # what it is called in cannot be followed either
+                path = path.rpartition(".")[0]
+            if not path:
                 raise problem from error
             logger.info("%s is kept whole: %s", path, problem.reason)
             whole = _of_their_kinds(model, [*whole, path])

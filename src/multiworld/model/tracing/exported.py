@@ -33,6 +33,18 @@ class Followed:
     others: list[str]
 
 
+class _RaisedByModelError(Exception):
+    """Carries an error of the model through torch.export, which would print the graph so far to standard error."""
+
+    @property
+    def partial_fx_graph(self) -> object:
+        raise AttributeError("partial_fx_graph")
+
+    @partial_fx_graph.setter
+    def partial_fx_graph(self, graph: object) -> None:
+        pass
+
+
 def follow(
     module: nn.Module, call: Callable[..., Any], tensors: Sequence[torch.Tensor], *, free_sizes: bool = True
 ) -> Followed:
@@ -44,10 +56,16 @@ def follow(
     plain = copy.copy(module)  # it has the same weights, and another forward
 
     def forward(*payload: torch.Tensor) -> Any:
-        return call(*payload)
+        try:
+            return call(*payload)
+        except Exception as error:  # the model's own code may raise anything
+            raise _RaisedByModelError from error
 
     plain.forward = forward
-    exported = _export(plain, tensors, free_sizes=free_sizes)
+    try:
+        exported = _export(plain, tensors, free_sizes=free_sizes)
+    except _RaisedByModelError as error:
+        raise (error.__cause__ or error) from None
     readable, others = guards.read(getattr(exported, "_guards_code", ()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

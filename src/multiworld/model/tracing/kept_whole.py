@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -118,7 +117,8 @@ def put_parts_back(module: fx.GraphModule, numbered: Mapping[int, Call], parts: 
 
 def twin_of(part: nn.Module, modes: Mapping[nn.Module, bool]) -> nn.Module:
     """Return a module with the same tensors, whose parts have these modes."""
-    made = copy.copy(part)
+    made: nn.Module = object.__new__(type(part))  # copy.copy refuses a module with parametrizations
+    vars(made).update(vars(part))
     vars(made)["_modules"] = {
         name: None if child is None else twin_of(child, modes) for name, child in part._modules.items()
     }

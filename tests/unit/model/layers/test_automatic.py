@@ -267,3 +267,52 @@ def test_a_batch_that_does_not_fit_is_refused(batch: Any, said: str) -> None:
 def test_digests_are_those_of_structure_and_shapes() -> None:
     digests = [layers_of(model, EXAMPLE).digest for model in (chain(), chain(nn.ReLU()), chain())]
     assert digests[0] == digests[2] != digests[1]
+
+
+class Outer(nn.Module):
+    """Gives its part a value in Python that comes from the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Scales()
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.inner(hidden, Scale(hidden))
+        return result
+
+
+class Scale:
+    def __init__(self, hidden: torch.Tensor) -> None:
+        self.hidden = hidden
+
+
+class Scales(nn.Module):
+    def forward(self, hidden: torch.Tensor, scale: Scale) -> torch.Tensor:
+        return hidden * 2 if scale.hidden.sum() > 0 else hidden
+
+
+def test_a_part_that_is_given_no_tensors_alone_is_kept_whole_with_the_part_around_it() -> None:
+    layered = layers_of(nn.Sequential(nn.Linear(4, 4), Outer(), nn.Linear(4, 2)), EXAMPLE)
+    assert len(layered.layers) == 2
+    assert any(isinstance(part, Outer) for layer in layered.layers for part in layer.module.modules())
+
+
+def test_a_part_with_a_parametrization_can_be_kept_whole() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
+
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.linear(hidden if hidden.sum() > 0 else -hidden)
+            return result
+
+    model = chain(Block())
+    layered = layers_of(model, EXAMPLE)
+    assert layered.parameters().keys() == dict(model.named_parameters()).keys()
+    assert len(layered.layers) == 3
+
+
+def test_nothing_is_printed_about_parts_that_are_kept_whole(capfd: pytest.CaptureFixture[str]) -> None:
+    layers_of(chain(Branches()), EXAMPLE)
+    assert "def forward" not in capfd.readouterr().err
