@@ -18,6 +18,8 @@ from .pipeline_kills import pipeline_kills
 from .pipeline_schedules import pipeline_schedules
 from .pipeline_steps import joins, measured, pipeline_overhead
 from .planning import predicted, templates
+from .policies import policies
+from .reconfigured import coverage, instantiation, moves
 from .replayed import simulate
 from .saves import killed_saves
 from .scheduled import schedules, simulated
@@ -56,6 +58,10 @@ LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "templates": ("templates of pipelines: made in what time, and how good", lambda o: templates(o.seed)),
     "predicted": ("what a template says of a step, against a simulation of it", lambda o: predicted(o.seed)),
     "simulate": ("Oobleck's published failures at its published rates, replayed", lambda o: simulate()),
+    "instantiation": ("pipelines for 64 nodes, and plans that were foreseen", lambda o: instantiation(o.seed)),
+    "coverage": ("plans for up to 60 nodes under random kills", lambda o: coverage(o.seed)),
+    "moves": ("what changes of plans move, and who sends how much of it", lambda o: moves(o.seed)),
+    "policies": ("throughput after losses, and whether the best policy is chosen", lambda o: policies(o.seed)),
     "families": (
         "GPT-2, Llama, BERT, T5, a ResNet and experts, cut from their configurations",
         lambda o: families(),
@@ -110,6 +116,10 @@ NOT_REPEATED = (
     "pipe-schedules",
     "templates",
     "predicted",
+    "instantiation",
+    "coverage",
+    "moves",
+    "policies",
     "families",
     "simulate",
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ..arrays import Floats
-from ..plan import Move, Pipeline
+from ..plan import LOST, Move, Pipeline
 
 SMALLEST_PART = 1 / 32  # of a layer: a smaller part is not worth a transfer of its own
 WHOLE = 0.5  # a cut is rounded to the nearer end of its layer
@@ -56,6 +56,8 @@ def _demands(pipelines: Sequence[Pipeline], held: Mapping[str, frozenset[int]]) 
     for pipeline in pipelines:
         for stage in pipeline.template.stages:
             member = pipeline.members[stage.node]
+            if member == LOST:
+                continue
             for layer in range(stage.first, stage.end):
                 if layer not in held.get(member, frozenset()):
                     yield member, layer

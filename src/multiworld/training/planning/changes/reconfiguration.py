@@ -147,16 +147,18 @@ class _Change:
     def placed(
         self, policy: Policy, shapes: Sequence[Shape], iteration_s: float, *, with_moves: bool = True
     ) -> Reconfiguration:
-        layer_bytes = [each.move_bytes for each in self.templates.profile.layers]
-        pipelines, idle = place(shapes, self.alive, self.held, layer_bytes, self.conditions.hosts)
+        pipelines, idle = place(shapes, self.alive, self.held, self._layer_bytes(), self.conditions.hosts)
         tolerates = min(len(pipelines) - 1, self.conditions.tolerate)
         plan = Plan(pipelines=pipelines, iteration_s=iteration_s, tolerates=tolerates, idle=idle)
+        return self._result(policy, plan, with_moves=with_moves)
+
+    def _layer_bytes(self) -> list[int]:
+        return [each.move_bytes for each in self.templates.profile.layers]
+
+    def _result(self, policy: Policy, plan: Plan, *, with_moves: bool = True) -> Reconfiguration:
         moves: tuple[Move, ...] = ()
         if with_moves:
-            moves = moves_to(pipelines, self.held, layer_bytes, divide=self.conditions.divide_layers)
-        return self._result(policy, plan, moves)
-
-    def _result(self, policy: Policy, plan: Plan, moves: tuple[Move, ...]) -> Reconfiguration:
+            moves = moves_to(plan.pipelines, self.held, self._layer_bytes(), divide=self.conditions.divide_layers)
         moved = sum(each.size_bytes for each in moves)
         return Reconfiguration(
             plan=plan,
@@ -195,7 +197,7 @@ class _Change:
         tolerates = min(min(owners.values()) - 1, self.conditions.tolerate)
         if tolerates < self.found.tolerates:
             return None
-        return self._result(Policy.REROUTE, replace(made, tolerates=tolerates), ())
+        return self._result(Policy.REROUTE, replace(made, tolerates=tolerates))
 
 
 def _shapes(templates: TemplateSet, found: Instantiation) -> list[Shape]:

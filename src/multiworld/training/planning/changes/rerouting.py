@@ -14,7 +14,7 @@ import numpy as np
 from ..instantiation import divide_among
 from ..plan import LOST, Pipeline, Plan, Reroute
 from ..search.segments import Segments
-from ..template import Template
+from ..template import Schedule, Template
 from ..template_set import TemplateSet
 from ..timing import Timing
 from .conditions import Conditions
@@ -154,7 +154,7 @@ def _steps(
                 counts={index: pipelines[index].num_micro_batches for index in group},
                 peers=of_group,
                 limits=_limits(template, group, of_group, templates),
-                split_backward=split_backward,
+                split_backward=split_backward or template.schedule is Schedule.ZERO_BUBBLE,
             )
         )
     return steps

@@ -86,6 +86,27 @@ def test_joined_members_are_taken_in_and_what_they_prefetched_is_not_moved() -> 
     assert not {each.destination for each in again.moves} & {"x", "y"}
 
 
+def test_moves_that_were_interrupted_are_made_up_for() -> None:
+    """A second loss while layers are on their way: what the plan gives a member is not what the member has."""
+    made = templates(14)
+    first = start(names(14), made, CONDITIONS).plan
+    once = changed(first, made, CONDITIONS, lost=("m05",))
+    held = {each: layers for each, layers in first.holdings().items() if each != "m05"}
+    for policies in ({Policy.REINSTANTIATE}, set(Policy)):
+        twice = reconfigure(
+            once.plan,
+            lost=["m09"],
+            templates=made,
+            conditions=replace(CONDITIONS, allowed=frozenset(policies)),
+            held=held,
+        )
+        assert isinstance(twice, Reconfiguration)
+        got = {(each.destination, each.layer) for each in twice.moves}
+        for member, layers in twice.plan.holdings().items():
+            assert layers == {layer for layer in layers if layer in held[member] or (member, layer) in got}
+        assert all(each.layer in held[each.source] for each in twice.moves)
+
+
 def test_below_the_nodes_for_all_replicas_the_plan_says_so() -> None:
     made = templates(8)
     plan = start(names(8), made, CONDITIONS).plan
@@ -98,7 +119,7 @@ def test_below_the_nodes_for_all_replicas_the_plan_says_so() -> None:
             lost=names(5),
             templates=made,
             conditions=conditions,
-            prefetched=dict.fromkeys(names(8), frozenset(range(24))),
+            held=dict.fromkeys(names(8), frozenset(range(24))),
         )
 
 
