@@ -85,7 +85,7 @@ LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     ),
     "pipe-loss": (
         "pipelines: the losses of 200 steps with five failures",
-        lambda o: faithful.losses(o.alternations, OURS_PIPELINES),
+        lambda o: faithful.losses(o.alternations, OURS_PIPELINES, faithful.SMOOTH_TASKS),
     ),
     "pipe-exact": (
         "pipelines: bits with failures, and with other numbers of processes",

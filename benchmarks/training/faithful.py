@@ -16,10 +16,12 @@ from ..elastic.journal import Entry
 from .run import Run, Strike
 from .sides import OURS, Side
 
-__all__ = ["exact", "growth", "losses", "samples"]
+__all__ = ["SMOOTH_TASKS", "exact", "growth", "losses", "samples"]
 
 STEPS, FAILURES = 200, 5
 END_S = 240.0
+SMOOTH_TASKS = ("gpt", "clusters")
+"""Without max-pooling, which takes another input where two are nearly equal and sums are rounded in another order."""
 PLACES = ("forward", "backward", "all-reduce", "commit", "optimizer")
 
 
@@ -82,14 +84,14 @@ def follow(
     return course
 
 
-def losses(alternations: int, side: Side = OURS) -> list[Line]:
+def losses(alternations: int, side: Side = OURS, tasks: Sequence[str] = ("digits", "gpt")) -> list[Line]:
     """The loss of each step with five failures, against none; without dropout, as sums are rounded in another order.
 
     That may change which of two nearly equal inputs a max-pooling takes, so a single training can differ by more: the
     promise is for the median. Only ``exact=True`` promises each of them.
     """
     lines = []
-    for task in ("digits", "gpt"):
+    for task in tasks:
         options = ["--task", task, "--dropout", "0"]
         plain = follow(options, side=side)
         worst, final, unequal = [], [], 0

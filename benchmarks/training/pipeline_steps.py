@@ -17,11 +17,11 @@ __all__ = ["joins", "measured", "pipeline_overhead"]
 
 CASE = Case("two pipelines, four micro-batches each", 4, 8)
 
-PACE_S = 0.005
+PACE_S = 0.01
 """Of a layer and micro-batch. Processes that wait are as fast as on a machine of their own, on any number of cores."""
 
 PACED = ["--pace-s", str(PACE_S), "--micro-batch", "1", "--global-batch", "32"]
-NUM_BEFORE, NUM_STEPS = 4, 25
+NUM_BEFORE, NUM_STEPS = 4, 15
 END_S = 240.0
 
 
