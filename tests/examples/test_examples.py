@@ -29,6 +29,7 @@ EXPECTED = {
     "serve_rhombus.py": "all equal to the single process",
     "serve_scaling.py": "0 errors; three replicas gave",
     "serve_update.py": "after it: 0 errors, only answers of version 2: True",
+    "train_pipeline_templates.py": "5 nodes: pipelines: 1 of 3 nodes",
     "several_worlds.py": "green and blue go on: [20.0, 20.0]",
 }
 LAUNCHED = "elastic_worlds.py"
@@ -38,6 +39,7 @@ LAUNCHED_TRAININGS = {
     "train_diloco.py",
     "train_from_torchft.py",
     "train_from_torchrun.py",
+    "train_pipeline.py",
     "train_resume.py",
 }  # run by tests/process/test_launched_training.py
 # run by tests/process/test_training_example_programs.py

@@ -110,6 +110,18 @@ def test_replicas_that_meet_once_in_ten_steps_train_on_when_one_is_killed() -> N
     assert float(trained) < 0.4 * float(untrained), ended
 
 
+@pytest.mark.timeout(scaled(120))
+def test_pipelines_of_a_model_that_nobody_cut_train_on_when_a_stage_is_killed() -> None:
+    ended = run_example("train_pipeline.py", "--steps=40", "--kill-at=20", replicas=4)
+    assert "rank 3 failed: killed by SIGKILL" in ended
+    assert "LayersLostError" not in ended
+    losses = {int(step): float(loss) for step, loss in re.findall(r"step (\d+): loss (\S+)", ended)}
+    assert losses[39] < 0.3 * losses[0], ended
+    first = {int(rank) for rank in re.findall(r"rank (\d): from step 0 layers", ended)}
+    assert first == {0, 1, 2, 3}, ended
+    assert "3 processes" in ended, ended
+
+
 def run_example(name: str, *options: str, replicas: int = 3, restarts: int = 3, fails: bool = False) -> str:
     run = [sys.executable, "-m", "multiworld.run", f"--nproc-per-node={replicas}", f"--max-restarts={restarts}"]
     command = [*run, "--warm", str(EXAMPLES / name), *options]
