@@ -15,6 +15,9 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 DOCS, FRAGMENTS, SERVING = (f"tests/examples/test_docs{name}.py" for name in ("", "_fragments", "_serving"))
 TRAINING = "tests/examples/test_docs_training.py"
 PIPELINES = "tests/examples/test_docs_pipelines.py"
+PIPELINED = (
+    "tests/process/test_launched_training.py::test_pipelines_of_a_model_that_nobody_cut_train_on_when_a_stage_is_killed"
+)
 SHOWN = "test_a_command_prints_and_draws_what_the_page_shows"
 CLUSTER = "tests/examples/test_docs_cluster.py"
 LAUNCHER, KIT = "tests/examples/test_docs_launcher.py", "tests/examples/test_docs_testing.py"
@@ -119,6 +122,9 @@ COVER: dict[tuple[str, str], tuple[str, ...]] = {
     ("docs/tutorial.md", 'hl_lines="8 9 10"'): (
         f"{DOCS}::test_the_leader_of_the_tutorial_goes_on_in_the_next_generation",
     ),
+    ("docs/training-in-pipelines.md", "multiworld train --nproc"): (LINES, PIPELINED),
+    ("docs/training-in-pipelines.md", "gpt: lost rank 3"): (PIPELINED,),
+    ("docs/training-in-pipelines.md", "job = training.join"): (PIPELINED, "tests/process/test_training_pipelines.py"),
     ("docs/training.md", 'title="train.py"'): (f"{TRAINING}::test_the_first_training_survives_a_kill_of_any_rank",),
     ("docs/training.md", "multiworld train --nproc"): (
         f"{TRAINING}::test_the_first_training_survives_a_kill_of_any_rank",

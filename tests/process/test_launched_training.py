@@ -112,7 +112,7 @@ def test_replicas_that_meet_once_in_ten_steps_train_on_when_one_is_killed() -> N
 
 @pytest.mark.timeout(scaled(120))
 def test_pipelines_of_a_model_that_nobody_cut_train_on_when_a_stage_is_killed() -> None:
-    ended = run_example("train_pipeline.py", "--steps=40", "--kill-at=20", replicas=4)
+    ended = run_example("train_pipeline.py", "--steps=40", "--kill-at=20", replicas=4, timeout_s=100)
     assert "rank 3 failed: killed by SIGKILL" in ended
     assert "LayersLostError" not in ended
     losses = {int(step): float(loss) for step, loss in re.findall(r"step (\d+): loss (\S+)", ended)}
@@ -122,9 +122,11 @@ def test_pipelines_of_a_model_that_nobody_cut_train_on_when_a_stage_is_killed() 
     assert "3 processes" in ended, ended
 
 
-def run_example(name: str, *options: str, replicas: int = 3, restarts: int = 3, fails: bool = False) -> str:
+def run_example(
+    name: str, *options: str, replicas: int = 3, restarts: int = 3, fails: bool = False, timeout_s: float = 50
+) -> str:
     run = [sys.executable, "-m", "multiworld.run", f"--nproc-per-node={replicas}", f"--max-restarts={restarts}"]
     command = [*run, "--warm", str(EXAMPLES / name), *options]
-    ended = warm_programs.run(command, capture_output=True, text=True, timeout=50, check=False)
+    ended = warm_programs.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     assert (ended.returncode != 0) == fails, ended.stdout + ended.stderr
     return ended.stdout + ended.stderr
