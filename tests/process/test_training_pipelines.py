@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from functools import cache
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,13 @@ import torch
 
 from tests import warm_programs
 
-from .training_pipeline_program import GLOBAL_BATCH, MICRO_BATCH, Options, dataset, loss_of, stages
+from .training_pipeline_program import GLOBAL_BATCH, MAX_NORM, MICRO_BATCH, Options, dataset, loss_of, stages
 
 pytestmark = pytest.mark.process
 
 PROGRAM = Path(__file__).with_name("training_pipeline_program.py")
 TOTAL = 12
+GPT = Options(model="gpt", layers_of_a_process=9)
 
 
 @dataclass(frozen=True)
@@ -54,22 +54,17 @@ def read(folder: Path) -> dict[int, list[Committed]]:
     return dict(sorted(seen.items()))
 
 
-def losses(seen: dict[int, list[Committed]]) -> list[float]:
-    """Return the loss of each step. Asserts that all saw the same, in every step."""
+def losses(seen: dict[int, list[Committed]], steps: Sequence[int] = range(TOTAL)) -> list[float]:
+    """Return the loss of each of these steps. Asserts that all saw the same, in every step."""
     for step, each in seen.items():
         assert len({(one.loss, one.lr) for one in each}) == 1, f"step {step}: {each}"
-    assert list(seen) == list(range(TOTAL))
+    assert list(seen) == list(steps)
     return [each[0].loss for each in seen.values()]
-
-
-@cache
-def undisturbed(folder: Path, num_processes: int = 4) -> tuple[float, ...]:
-    return tuple(losses(train(folder, Options(), num_processes=num_processes)))
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> Sequence[float]:
-    return undisturbed(tmp_path_factory.mktemp("undisturbed") / "run")
+    return losses(train(tmp_path_factory.mktemp("undisturbed") / "run", Options()))
 
 
 def test_pipelines_compute_what_one_process_computes(tmp_path: Path) -> None:
@@ -101,6 +96,7 @@ def _alone(
         (loss / loader.num_micro_batches).backward()  # type: ignore[no-untyped-call]
         seen.append(loss.item())
     loader.close()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
     optimizer.step()
     scheduler.step()
     return sum(seen) / len(seen)
@@ -125,3 +121,22 @@ def test_a_second_loss_while_layers_are_moved_is_survived(tmp_path: Path, expect
 
 def test_another_number_of_processes_gives_the_same_bits(tmp_path: Path, expected: Sequence[float]) -> None:
     assert losses(train(tmp_path / "run", Options(), num_processes=3)) == list(expected)
+
+
+def test_tied_weights_of_a_model_that_was_cut_keep_their_bits_too(tmp_path: Path) -> None:
+    expected = losses(train(tmp_path / "undisturbed", GPT))
+    seen = train(tmp_path / "killed", replace(GPT, kills=((1, 4, "backward"),), waits_for=TOTAL))
+    assert losses(seen) == expected
+
+
+def test_others_go_on_with_the_layers_of_one_that_leaves(tmp_path: Path, expected: Sequence[float]) -> None:
+    seen = train(tmp_path / "run", Options(leaves=(1, 4), waits_for=TOTAL))
+    assert losses(seen) == list(expected)
+    assert {one.rank for one in seen[TOTAL - 1]} == {0, 2, 3}
+
+
+def test_a_checkpoint_fits_any_number_of_processes(tmp_path: Path, expected: Sequence[float]) -> None:
+    options = Options(total=6, checkpoint=str(tmp_path / "checkpoints"))
+    before = train(tmp_path / "before", options)
+    after = train(tmp_path / "after", replace(options, total=TOTAL), num_processes=3)
+    assert losses(before, range(6)) + losses(after, range(6, TOTAL)) == list(expected)

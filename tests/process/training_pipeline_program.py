@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,8 @@ from multiworld.training.pipeline.pipe import Pipe
 from multiworld.training.pipeline.pipelined import Pipelined
 from multiworld.training.pipeline.stage import StageRun
 
-WIDTH, DEPTH, GLOBAL_BATCH, MICRO_BATCH = 32, 6, 24, 3
+WIDTH, DEPTH, GLOBAL_BATCH, MICRO_BATCH, NUM_TOKENS = 32, 6, 24, 3, 40
+MAX_NORM = 1.0
 WAIT_S = 0.02
 
 
@@ -32,7 +34,8 @@ WAIT_S = 0.02
 class Options:
     """``kills``: (rank, step, moment); a moment is "forward", "backward", "reduced", "committed" or "move".
 
-    ``layers_of_a_process``: how many fit into the memory of one.
+    ``layers_of_a_process``: how many fit into the memory of one. ``leaves``: (rank, step) after which it leaves.
+    ``model``: "chain" of stages by hand, or "gpt", which is cut, with tied weights. ``checkpoint``: a folder.
     """
 
     total: int = 12
@@ -40,6 +43,9 @@ class Options:
     exact: bool = True
     dropout: float = 0.1
     layers_of_a_process: int = 4
+    leaves: tuple[int, int] | None = None
+    model: str = "chain"
+    checkpoint: str = ""
     waits_for: int = 0
     """Take so many steps more slowly, so that replacements come in time."""
 
@@ -60,6 +66,48 @@ def stages(dropout: float) -> list[nn.Module]:
     torch.manual_seed(0)
     chain = [nn.Linear(8, WIDTH), *(Block(dropout) for _ in range(DEPTH)), nn.Linear(WIDTH, 1)]
     return [each.double() for each in chain]
+
+
+class Attention(nn.Module):
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, values: Tensor) -> Tensor:
+        query, key, value = self.qkv(self.norm(values)).chunk(3, dim=-1)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        out: Tensor = values + self.dropout(self.out(mixed))
+        return out
+
+
+class Gpt(nn.Module):
+    """Its head is its embedding."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(NUM_TOKENS, WIDTH)
+        self.blocks = nn.ModuleList(Attention(dropout) for _ in range(DEPTH))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, NUM_TOKENS, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        values = self.embedding(tokens)
+        for block in self.blocks:
+            values = block(values)
+        logits: Tensor = self.head(self.norm(values)).transpose(1, 2)
+        return logits
+
+
+def gpt(dropout: float) -> nn.Module:
+    torch.manual_seed(0)
+    return Gpt(dropout)
+
+
+def tokens() -> TensorDataset:
+    torch.manual_seed(1)
+    drawn = torch.randint(NUM_TOKENS, (480, 9))
+    return TensorDataset(drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous())
 
 
 def dataset() -> TensorDataset:
@@ -107,16 +155,18 @@ def replace(owner: type, name: str, end: Callable[[int], None], job: training.Jo
 def main(folder: Path, options: Options) -> None:
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
-    job = training.join("pipelined", tolerate=1, exact=options.exact)
-    mine = stages(options.dropout)
-    data = dataset()
-    pipe = job.pipeline(
-        stages=mine,
-        example=tuple(each[:MICRO_BATCH] for each in data.tensors),
-        loss=loss_of,
-        memory_bytes=memory_for(options.layers_of_a_process),
-    )
-    optimizer = pipe.optimizer(lambda parameters: torch.optim.AdamW(parameters, lr=1e-2))
+    checkpoint = training.Checkpoint(options.checkpoint, every_steps=3) if options.checkpoint else None
+    job = training.join("pipelined", tolerate=1, exact=options.exact, checkpoint=checkpoint)
+    data = dataset() if options.model == "chain" else tokens()
+    given: dict[str, Any] = {
+        "example": tuple(each[:MICRO_BATCH] for each in data.tensors),
+        "memory_bytes": memory_for(options.layers_of_a_process),
+    }
+    if options.model == "chain":
+        pipe = job.pipeline(stages=stages(options.dropout), loss=loss_of, **given)
+    else:
+        pipe = job.pipeline(gpt(options.dropout), loss=nn.functional.cross_entropy, **given)
+    optimizer = pipe.optimizer(lambda parameters: torch.optim.AdamW(parameters, lr=1e-2), max_grad_norm=MAX_NORM)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, gamma=0.5)
     job.track(scheduler=scheduler)
     loader = job.loader(data, global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, shuffle=True)
@@ -136,6 +186,8 @@ def main(folder: Path, options: Options) -> None:
                     "lr": scheduler.get_last_lr(),
                 }
                 print(json.dumps(said), file=journal, flush=True)
+            if options.leaves == (rank, step.index):
+                job.leave()
             if step.index < options.waits_for:
                 time.sleep(WAIT_S)
 
@@ -150,4 +202,6 @@ def _train(step: Step, pipe: Pipe, optimizer: torch.optim.Optimizer, kills: list
 
 if __name__ == "__main__":
     said = json.loads(sys.argv[2])
-    main(Path(sys.argv[1]), Options(**{**said, "kills": tuple(map(tuple, said.get("kills", ())))}))
+    said["kills"] = tuple(map(tuple, said["kills"]))
+    said["leaves"] = None if said["leaves"] is None else tuple(said["leaves"])
+    main(Path(sys.argv[1]), Options(**said))

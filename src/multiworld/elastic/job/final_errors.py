@@ -18,19 +18,23 @@ OF_ALL = frozenset(
         "BadStepError",
         "CheckpointMismatchError",
         "CheckpointVersionError",
+        "GlobalBatchTooSmallError",
+        "LayerTooLargeError",
+        "ModelTooLargeError",
         "NoCommonCheckpointError",
         "PoisonedStepError",
         "StepError",
+        "TooFewNodesError",
     )
-)
-"""Errors that one worker raises for all: the program, its data or its checkpoint is wrong."""
+) | {"multiworld.model.errors.CutError"}
+"""Errors that one worker raises for all: the program, its model, its data or its checkpoint is wrong."""
 OF_ONE = frozenset({_PREFIX + "SetupError"})
 """Errors that may be one worker's alone, such as a newcomer's with another model: the others may go on without it."""
 BAD_ARGUMENTS = frozenset({"ValueError", "TypeError"})
 CALLS = re.compile(r'^  File ".*[/\\]multiworld[/\\]training[/\\]job\.py", line \d+, in (\w+)$', re.MULTILINE)
 OPTIONS = re.compile(r'^  File ".*[/\\]multiworld[/\\]training[/\\].*\.py", line \d+, in __post_init__$')
 """Where ``Checkpoint``, ``Health`` and other options refuse what they were made with."""
-WITH_ARGUMENTS = frozenset({"join", "replicate", "optimizer", "track", "loader"})
+WITH_ARGUMENTS = frozenset({"join", "replicate", "pipeline", "optimizer", "track", "loader"})
 """Functions of ``training.job`` that refuse bad arguments, before the first step."""
 
 

@@ -108,8 +108,8 @@ class CheckpointKeeper:
         self._saver.close(ENDING_S if has_failed else None)
 
     def _save(self, *, wait: bool) -> None:
-        step = self._last_saved = self._state.step
-        self._saver.save(
+        step = self._state.step
+        has_begun = self._saver.save(
             self._state.capture_to_save,
             step=step,
             generation=self._generation,
@@ -117,6 +117,8 @@ class CheckpointKeeper:
             writers=self._writers,
             wait=wait,
         )
+        if has_begun:  # else the end of the training tries once more
+            self._last_saved = step
 
     def _tell(self, outcome: CheckpointOutcome) -> None:
         if outcome.error:

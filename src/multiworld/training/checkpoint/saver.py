@@ -84,8 +84,8 @@ class CheckpointSaver:
         members: Sequence[str],
         writers: Sequence[str] | None = None,
         wait: bool = False,
-    ) -> None:
-        """Begin a checkpoint of what ``capture`` returns, if this member is one of its writers.
+    ) -> bool:
+        """Begin a checkpoint of what ``capture`` returns, if this member is one of its writers. False: it has failed.
 
         ``step``: so many steps are committed. ``writers``: those that hold different parts of a sharded state; by
         default so many members as the configuration says. All arguments are equal on all of them. ``wait``: let a
@@ -93,7 +93,7 @@ class CheckpointSaver:
         """
         chosen = self._chosen(members, writers)
         if self._member not in chosen:
-            return
+            return True
         began = time.monotonic()
         self.poll(self._config.timeout_s if wait else 0.0)
         if self._attempt is not None:
@@ -101,7 +101,7 @@ class CheckpointSaver:
             advice = "raise every_steps, or have more writers" if self._has_written else "its process has just started"
             reason = f"the one of step {self._attempt.step} is still being written, after {busy_s:.1f} s; {advice}"
             self._failed(step, reason)
-            return
+            return False
         index = chosen.index(self._member)
         try:
             staged = self._staging.take(self._flattener.flatten(capture()), writer=index, num_writers=len(chosen))
@@ -120,8 +120,9 @@ class CheckpointSaver:
         except Exception as error:  # a part's state_dict may hold anything, and the training itself is well
             logger.debug("checkpoint of step %d", step, exc_info=True)
             self._failed(step, reason_of(error))
-            return
+            return False
         self._attempt = _Attempt(step, chosen, began, time.monotonic() - began)
+        return True
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Hear how the last one went; to be called after each step. It waits only as long as it is told to."""

@@ -29,7 +29,8 @@ class Facts:
     a forward has changed here; by index. ``late``: buckets that got gradients after their reduction had begun.
     ``inner_seconds``: if members meet in rounds, ``seconds`` of each of the last inner steps, by part; each had the
     micro-batches in ``done``. ``member``: its id. ``miscomputed``: the first parameter whose gradient was another one
-    when a micro-batch was computed a second time. ``copies``: how its snapshots in memory stand; None without them.
+    when a micro-batch was computed a second time. ``squares``: sums of squares of summed gradients, where a norm over
+    all members is wanted. ``copies``: how its snapshots in memory stand; None without them.
     """
 
     step: int
@@ -48,6 +49,7 @@ class Facts:
     late: tuple[int, ...] = ()
     changed: tuple[int, ...] = ()
     miscomputed: str = ""
+    squares: tuple[float, ...] = ()
     copies: CopyFacts | None = None
 
 

@@ -126,6 +126,10 @@ class Gradients:
                 bucket.sums.zero_()
                 self._is_fresh[number] = False
 
+    def reduced_views(self) -> list[tuple[int, Tensor]]:
+        """Return (parameter, its reduced gradient in its shape), as of the last reduction."""
+        return list(self._reduced)
+
     def apply(self, unused: Collection[int]) -> None:
         """Let every ``.grad`` be the reduced gradient; None where no member had any: ``unused``, by index."""
         for index, view in self._reduced:

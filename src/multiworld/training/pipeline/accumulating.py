@@ -45,6 +45,10 @@ class Accumulation:
     def reduced(self) -> list[Tensor]:
         return [bucket.reduced for bucket in self.gradients.buckets]
 
+    def reduced_of_uses(self) -> dict[str, Tensor]:
+        """Return the summed gradient of each use."""
+        return {self.owned.uses[index]: view for index, view in self.gradients.reduced_views()}
+
     @property
     def unused(self) -> list[str]:
         """The uses that had no gradient here in this step."""

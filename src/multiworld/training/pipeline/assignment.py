@@ -97,6 +97,15 @@ class Assignment:
         return tuple(dict.fromkeys(member for layer in layers for member in self.owners(layer)))
 
 
+def without_last_owners(assignment: Assignment, leaving: Sequence[str]) -> list[str]:
+    """Return those that may leave now: who is the last to hold a layer stays until somebody else has it."""
+    going: list[str] = []
+    for member in leaving:
+        if all(set(assignment.owners(layer)) - {*going, member} for layer in assignment.layers_of(member)):
+            going.append(member)
+    return going
+
+
 @dataclass(frozen=True, kw_only=True)
 class Role:
     """What one member does: stage ``stage`` of its pipeline, with the layers ``first`` to ``end - 1``.

@@ -54,6 +54,8 @@ class Holdings:
         self._shapes = {name: each.shape for name, each in (*self._parameters.items(), *self._buffers.items())}
         self._leaves = untie(layers) if exact else {}
         self._uses = self._find_uses()
+        self.max_grad_norm: float | None = None
+        """To which the gradients of all members together are scaled before an optimizer runs; None: they are not."""
         self._optimizers: list[tuple[Optimizer, OptimizerFactory]] = []
 
     @property
@@ -86,6 +88,10 @@ class Holdings:
             for layer in apart:
                 uses[f"{name}@{layer}"] = Use(name, self._leaves[name, layer], layers, (layer,))
         return uses
+
+    def gradients(self) -> list[Tensor]:
+        """Return those of the parameters that are held here."""
+        return [each.grad for each in self._parameters.values() if each.grad is not None]
 
     def add_up(self) -> None:
         """Give each parameter the gradients of all of its uses, added up in the order of the layers."""

@@ -56,6 +56,7 @@ class PipelinedParts:
         """Return what must be equal on all ranks, by part."""
         return {
             "the model": (self.model.digest, sorted(self._changing)),
+            "clipping": self.holdings.max_grad_norm,
             "the optimizers": [
                 (type(each).__name__, sorted(each.defaults.items(), key=str)) for each in self.optimizers
             ],

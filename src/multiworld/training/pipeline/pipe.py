@@ -54,13 +54,20 @@ class Pipe:
         present = self._present()
         return () if present is None else present[0].layers_of(present[1])
 
-    def optimizer(self, factory: Callable[[list[nn.Parameter]], Optimizer]) -> Optimizer:
+    def optimizer(
+        self, factory: Callable[[list[nn.Parameter]], Optimizer], *, max_grad_norm: float | None = None
+    ) -> Optimizer:
         """Return an optimizer of this process's layers; it runs only when a step counts.
 
         ``factory``: called with parameters, now with all of the model, and again when this process gets other layers:
         ``lambda parameters: torch.optim.AdamW(parameters, lr=3e-4)``. It must make the same groups each time. The
-        optimizer that is returned stays the same object, so schedulers may have it.
+        optimizer that is returned stays the same object, so schedulers may have it. ``max_grad_norm``: scale the
+        gradients of all processes together to this norm before it runs, if theirs is larger; a step's
+        ``values["grad_norm"]`` has what it was. ``torch.nn.utils.clip_grad_norm_`` would see this process's only.
         """
+        if max_grad_norm is not None and not max_grad_norm > 0:
+            raise ValueError(f"max_grad_norm={max_grad_norm!r}: expected a number above 0, or None")
+        self._parts.holdings.max_grad_norm = max_grad_norm
         optimizer = self._parts.add_optimizer(factory)
         self._add_optimizer(optimizer)
         return optimizer

@@ -29,7 +29,8 @@ from ..recovery.records import Announcement, Generation
 from ..recovery.transfer import DamagedStateError
 from ..state import StateDict
 from .accumulating import Accumulation
-from .assignment import Assignment, Role
+from .assignment import Assignment, Role, without_last_owners
+from .clipping import clip, norm_of, own_squares
 from .holdings import Holdings
 from .moving import Moving, Shipment, shipments
 from .order import order_of
@@ -167,6 +168,7 @@ class Pipelined:
             seconds=progress.seconds,
             is_leaving=self._services.is_leaving(),
             newcomers=self._team.membership.newcomers,
+            squares=self._own_squares(),
             unused=tuple(sorted(index[name] for each in self._accumulations for name in each.unused)),
             **more,
         )
@@ -178,6 +180,10 @@ class Pipelined:
         outcome = decide(facts)
         if generation is not self._team.generation:  # what was decided on places and members is over
             outcome = replace(outcome, leaving=frozenset(), newcomers=(), not_ready=frozenset())
+        if outcome.leaving:
+            ids = [each.id for each in generation.members]
+            leaving = without_last_owners(generation.assignment, [ids[place] for place in sorted(outcome.leaving)])
+            outcome = replace(outcome, leaving=frozenset(map(ids.index, leaving)))
         self._standing.outcome = outcome
         self._state.step += 1
         step.values = outcome.values
@@ -196,6 +202,7 @@ class Pipelined:
             }
             each.apply(outcome.num_done, unused, skips=skips)
         self._holdings.add_up()
+        self._clip(step, facts, outcome.num_done)
         self._progress.is_complete = False
         if self._redo_began is not None:
             self._recoveries.recovery_phase("redo", step.index, time.monotonic() - self._redo_began)
@@ -203,6 +210,19 @@ class Pipelined:
         step.change(StepChange.COUNTED)
         self._observer.step_committed(step, generation, list(facts), outcome)
         self._services.timer.enter(OPTIMIZER)
+
+    def _own_squares(self) -> tuple[float, ...]:
+        if self._holdings.max_grad_norm is None:
+            return ()
+        uses = self._holdings.uses_of(self._holdings.held)
+        return own_squares(self._accumulations, uses, self._team.place, exact=self._exact)
+
+    def _clip(self, step: Step, facts: Sequence[Facts], num_done: int) -> None:
+        max_norm = self._holdings.max_grad_norm
+        if max_norm is not None:
+            norm = norm_of([each.squares for each in facts], num_done)
+            clip(self._holdings.gradients(), norm, max_norm)
+            step.values = {**step.values, "grad_norm": norm}
 
     def step_ended(self, step: Step) -> None:
         self._has_committed = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from multiworld.training.pipeline.assignment import AssignedPipeline, Assignment, LayerMove
+from multiworld.training.pipeline.assignment import AssignedPipeline, Assignment, LayerMove, without_last_owners
 from multiworld.training.pipeline.moving import Shipment, shipments
 from multiworld.training.pipeline.owners import Owned, owned_by
 
@@ -93,3 +93,10 @@ def test_a_newcomer_gets_layers_from_each_source_and_the_rest_from_the_first() -
 def test_the_first_source_sends_itself_nothing() -> None:
     assert shipments([], ["a", "x"], "a", "a", outgoing=True) == [Shipment("x", [], is_first=True)]
     assert shipments([], ["a", "x"], "a", "a", outgoing=False) == []
+
+
+def test_the_last_owner_of_a_layer_does_not_leave() -> None:
+    assert without_last_owners(TWO, ["a"]) == ["a"]
+    assert without_last_owners(TWO, ["a", "c"]) == ["a"]  # c has the first layers then
+    assert without_last_owners(TWO, ["a", "e"]) == ["a", "e"]
+    assert without_last_owners(TWO, ["b", "d", "c"]) == ["b", "c"]
