@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+from multiworld.testing import scaled
 from tests import warm_programs
 
 from .training_pipeline_program import GLOBAL_BATCH, MAX_NORM, MICRO_BATCH, Options, dataset, loss_of, stages
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(scaled(120))]  # each trains once or twice
 
 PROGRAM = Path(__file__).with_name("training_pipeline_program.py")
 TOTAL = 12
@@ -48,6 +49,8 @@ def read(folder: Path) -> dict[int, list[Committed]]:
     for path in sorted(folder.iterdir()):
         for line in path.read_text().splitlines():
             said: dict[str, Any] = json.loads(line)
+            if "end" in said:
+                continue
             rank = int(path.name.partition("-")[0])
             one = Committed(rank, said["loss"], tuple(said["layers"]), said["lr"][0])
             seen.setdefault(said["step"], []).append(one)
@@ -140,3 +143,21 @@ def test_a_checkpoint_fits_any_number_of_processes(tmp_path: Path, expected: Seq
     before = train(tmp_path / "before", options)
     after = train(tmp_path / "after", replace(options, total=TOTAL), num_processes=3)
     assert losses(before, range(6)) + losses(after, range(6, TOTAL)) == list(expected)
+
+
+def test_a_replacement_after_the_last_step_ends_with_what_the_others_have(tmp_path: Path) -> None:
+    train(tmp_path / "run", Options(kills=((2, TOTAL - 1, "committed"),)))
+    ends = [
+        json.loads(line)["end"]
+        for path in (tmp_path / "run").iterdir()
+        for line in path.read_text().splitlines()
+        if "end" in json.loads(line)
+    ]
+    assert len(ends) == 4
+    sums: dict[str, set[float]] = {}
+    for end in ends:
+        for name, value in end.items():
+            sums.setdefault(name, set()).add(value)
+    names = [name for name, _ in torch.nn.Sequential(*stages(0.0)).named_parameters()]
+    assert sorted(sums) == sorted(names)
+    assert {name: len(each) for name, each in sums.items()} == dict.fromkeys(names, 1)

@@ -190,6 +190,13 @@ def main(folder: Path, options: Options) -> None:
                 job.leave()
             if step.index < options.waits_for:
                 time.sleep(WAIT_S)
+        print(json.dumps({"end": _sums(pipe)}), file=journal)
+
+
+def _sums(pipe: Pipe) -> dict[str, float]:
+    """Return of each parameter that this process has its sum."""
+    layers = [pipe.model.layers[each] for each in pipe.layers]
+    return {name: each.sum().item() for layer in layers for name, each in layer.parameters.items()}
 
 
 def _train(step: Step, pipe: Pipe, optimizer: torch.optim.Optimizer, kills: list[tuple[int, int, str]]) -> None:

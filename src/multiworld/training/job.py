@@ -483,6 +483,8 @@ class Job:
             self._parts, PipelinedParts
         ):  # replicas differ between two meetings; only their times are compared
             health = replace(health, compare_every=0)
+        if isinstance(self._parts, PipelinedParts):  # stages differ in what they compute, so their times do, too
+            health = replace(health, slow_ranks=None)
         return HealthMonitor(
             health,
             self.options.on_bad_step,

@@ -52,9 +52,18 @@ def is_whole(name: str) -> bool:
     return _WHOLE.fullmatch(name) is not None
 
 
-def leftovers(names: Iterable[str], current: str) -> list[str]:
-    """Return what no one writes any more: the attempts but ``current``, and what was being deleted."""
-    return sorted(name for name in names if name.startswith((UNFINISHED, DELETED)) and name != current)
+def leftovers(names: Sequence[str], current: str) -> list[str]:
+    """Return what no one writes any more: the attempts up to the step of ``current``, and what was being deleted.
+
+    Another writer may be ahead, and write its part of a later step already.
+    """
+    old = [name for name in names if name.startswith(UNFINISHED) and name != current and _step(name) <= _step(current)]
+    return sorted([*old, *(name for name in names if name.startswith(DELETED))])
+
+
+def _step(unfinished: str) -> int:
+    digits = unfinished.removeprefix(UNFINISHED).partition("-")[0]
+    return int(digits) if digits.isdecimal() else 0
 
 
 def surplus(saved: Sequence[Saved], job: str, keep: int) -> list[str]:

@@ -259,6 +259,9 @@ class EachStep:
             return list(generation.facts)
         return None
 
+    def end(self) -> None:
+        pass
+
     def announced(self, common: Announcement) -> Announcement:
         progress, is_computing = self._computing.progress, self._standing.is_computing
         return replace(

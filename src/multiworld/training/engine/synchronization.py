@@ -58,6 +58,9 @@ class Synchronization(Protocol):
         micro-batches.
         """
 
+    def end(self) -> None:
+        """All steps are done: see that this member has what it should end with. Raises world errors."""
+
     def announced(self, common: Announcement) -> Announcement:
         """Return what this member announces: add how far it is to what is common to all trainings."""
 

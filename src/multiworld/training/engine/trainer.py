@@ -106,6 +106,7 @@ class Trainer:
         while self.standing.has_state:
             error: WorldBrokenError | WorldClosedError | None = None
             try:
+                self._sync.end()
                 if not self.ending.hear_of_missing(self._state.step):
                     self.ending.hand_over(self._state.step)
                     return True

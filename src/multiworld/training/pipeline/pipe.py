@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from ..engine.step import Step
 
 if TYPE_CHECKING:
+    from ...model.layers import LayeredModel
     from ..planning.templates import Templates
     from .assignment import Assignment
     from .parts import PipelinedParts
@@ -41,6 +42,11 @@ class Pipe:
             f"<Pipe of {self._parts.model.name!r}: pipeline {role.pipeline} stage {role.stage} of {role.num_stages}, "
             f"layers {role.first} to {role.end - 1}>"
         )
+
+    @property
+    def model(self) -> LayeredModel:
+        """The whole model in layers; only those of ``layers`` have memory here."""
+        return self._parts.model
 
     @property
     def assignment(self) -> Assignment | None:

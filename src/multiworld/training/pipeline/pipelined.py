@@ -102,10 +102,6 @@ class Pipelined:
                 self._prepare()
                 self._compute(step.index)
                 facts = exchange(self._team.world, self._own_facts())
-            except DamagedStateError as damaged:
-                logger.warning("%s; it is asked for again", damaged)
-                self._team.world.abort()
-                self._recover(WorldClosedError(self._team.world.name, self._team.world.generation))
             except (WorldBrokenError, WorldClosedError) as error:
                 heard = self._recover(error)
                 if heard is None:
@@ -251,6 +247,10 @@ class Pipelined:
             each.undo()
         return None
 
+    def end(self) -> None:
+        """Members that came or were lost after the last step have given each other other layers."""
+        self._prepare()
+
     def announced(self, common: Announcement) -> Announcement:
         return replace(
             common,
@@ -320,7 +320,13 @@ class Pipelined:
             {name: self._holdings.layers_with(name) for name in buffers},
         )
         worlds = self._worlds.form(world, [each.owners for each in owned])
-        for state in moving.wait():
+        try:
+            states = moving.wait()
+        except DamagedStateError as damaged:
+            logger.warning("%s; it is asked for again", damaged)
+            world.abort()
+            raise WorldClosedError(world.name, world.generation) from damaged
+        for state in states:
             self._take(state)
         team.meet()  # nobody drops a layer before all have got theirs
         self._holdings.hold(layers)

@@ -282,6 +282,9 @@ class Rounds:
 
     # ---- membership
 
+    def end(self) -> None:
+        pass
+
     def announced(self, common: Announcement) -> Announcement:
         return replace(common, step=self._round, is_complete=self._has_all_means)
 

@@ -40,6 +40,11 @@ def test_leftovers_are_other_attempts_and_what_was_being_deleted() -> None:
     assert leftovers(names, current) == [deleted_name("step-00000020", "a"), unfinished_name(60, "a")]
 
 
+def test_what_another_writer_has_begun_of_a_later_step_is_no_leftover() -> None:
+    names = [unfinished_name(80, "c"), unfinished_name(40, "a")]
+    assert leftovers(names, unfinished_name(60, "b")) == [unfinished_name(40, "a")]
+
+
 def test_the_newest_stay_by_their_sequence_and_not_by_their_step() -> None:
     saved = [Kept("step-00000080", 1), Kept("step-00000040", 2), Kept("step-00000060", 3)]
     assert surplus(saved, "mine", 2) == ["step-00000080"]

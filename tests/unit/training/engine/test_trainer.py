@@ -76,6 +76,8 @@ class Scripted:
         self.parts.standing.receiving = None
         self.parts.standing.has_state = True
 
+    def end(self) -> None: ...
+
     def announced(self, common: Announcement) -> Announcement:
         return common
 
