@@ -79,7 +79,8 @@ class StepTimes:
             return []
         wholes = self._wholes[part]
         compared, least = (wholes, 0.0) if part == CPU_WAIT else (column, column.low + share * wholes.low)
-        limit = max(compared.low * factor, least)  # who is not above it is not above his own, either
+        # Who is not above it is not above his own, either: a little less, as rounding may put the two the other way.
+        limit = max(compared.low * factor, least) * (1.0 - 1e-9)
         if compared.in_order[-1] <= limit:
             return []
         found = []

@@ -218,16 +218,17 @@ class Holdings:
         for (name, _), leaf in self._leaves.items():
             leaf.data = self._parameters[name].data
 
-    def groups(self) -> list[list[StateDict]]:
-        """Return the options of each optimizer's groups, without their parameters: rates that a scheduler changes."""
-        return [
+    def state_dict(self) -> StateDict:
+        """Return what is the same on all members: the options of each optimizer's groups, which schedulers change."""
+        groups = [
             [{key: value for key, value in group.items() if key != "params"} for group in each.param_groups]
             for each in self.optimizers
         ]
+        return {"groups": groups}
 
-    def set_groups(self, groups: Sequence[Sequence[StateDict]]) -> None:
-        for optimizer, of_one in zip(self.optimizers, groups, strict=True):
-            for group, options in zip(optimizer.param_groups, of_one, strict=True):
+    def load_state_dict(self, state: StateDict) -> None:
+        for optimizer, groups in zip(self.optimizers, state["groups"], strict=True):
+            for group, options in zip(optimizer.param_groups, groups, strict=True):
                 group.update(options)
 
     def _named(self, layer: int) -> list[tuple[str, Tensor]]:

@@ -52,6 +52,7 @@ class Opened:
     ) -> Trainer:
         """Raises TypeError that names a part of the state which cannot be sent to others."""
         state.apart = self.parts.holdings
+        state.add("optimizers", self.parts.holdings)
         trainer = make_pipelined_trainer(team, state, self.parts, self.loss, loader, observer, recoveries, options)
         planner = Planner(self.templates, tolerate=options.tolerate, num_micro_batches=loader.num_micro_batches)
         planner.check(num_nodes)

@@ -281,10 +281,11 @@ class Pipelined:
     def _restart(self, generation: Generation) -> None:
         """A layer is with nobody: the source begins with its own model. Raises LayersLostError if it has not all."""
         if self._team.membership.member.id in generation.sources:
+            reached = max(self._state.step, self._standing.held_step)
             self._state.step = self._standing.held_step
             self._services.restart(None)
             if not self._holdings.is_whole:
-                raise LayersLostError(max(self._state.step, self._standing.held_step))
+                raise LayersLostError(reached)
             self._holdings.hold(range(self._holdings.num_layers))
         else:
             self._state.step = generation.step
@@ -363,14 +364,12 @@ class Pipelined:
     def _captured(self, shipment: Shipment) -> StateDict:
         return {
             "common": self._state.capture() if shipment.is_first else None,
-            "groups": self._holdings.groups() if shipment.is_first else None,
             "layers": self._holdings.capture(shipment.layers),
         }
 
     def _take(self, state: StateDict) -> None:
         if state["common"] is not None:
             self._state.restore(state["common"])
-            self._holdings.set_groups(state["groups"])
         self._holdings.put(state["layers"])
 
 

@@ -76,7 +76,7 @@ def test_the_same_optimizer_keeps_its_rates_for_other_layers() -> None:
     held.hold([3])
     assert optimizer.param_groups[0]["lr"] == 0.05
     newcomer, its_optimizer, _ = holdings()
-    newcomer.set_groups(held.groups())
+    newcomer.load_state_dict(held.state_dict())
     assert its_optimizer.param_groups[0]["lr"] == 0.05
 
 
