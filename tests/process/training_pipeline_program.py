@@ -23,6 +23,7 @@ from multiworld import training
 from multiworld.training.engine.step import Step
 from multiworld.training.pipeline.pipe import Pipe
 from multiworld.training.pipeline.pipelined import Pipelined
+from multiworld.training.pipeline.preparing import Preparing
 from multiworld.training.pipeline.stage import StageRun
 
 WIDTH, DEPTH, GLOBAL_BATCH, MICRO_BATCH, NUM_TOKENS = 32, 6, 24, 3, 40
@@ -138,7 +139,7 @@ def kill_when(moment: str, wanted: int, state: training.Job) -> None:
     elif moment == "reduced":
         replace(Pipelined, "_own_facts", end, state)
     elif moment == "move":
-        replace(Pipelined, "_take", end, state)
+        replace(Preparing, "_take", end, state)
 
 
 def replace(owner: type, name: str, end: Callable[[int], None], job: training.Job) -> None:

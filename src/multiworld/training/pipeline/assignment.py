@@ -129,6 +129,11 @@ class Role:
     def layers(self) -> tuple[int, ...]:
         return tuple(range(self.first, self.end))
 
+    @property
+    def read(self) -> tuple[int, ...]:
+        """The micro-batches whose data this member needs: the first stage has inputs, the last one targets."""
+        return self.micro_batches if not self.previous or not self.next else ()
+
 
 def _end_of(pipeline: AssignedPipeline, stage: int, num_layers: int) -> int:
     return pipeline.starts[stage + 1] if stage + 1 < len(pipeline.starts) else num_layers

@@ -57,7 +57,9 @@ def owned_by(
 
 
 class OwnersWorlds:
-    """The worlds of the sets of owners that this process is in, beside the team's world; a set of one has none."""
+    """The worlds of the sets of owners that this process is in. All members together have the team's world; one alone
+    has none.
+    """
 
     def __init__(self) -> None:
         self._worlds: dict[tuple[int, ...], World] = {}
@@ -71,7 +73,7 @@ class OwnersWorlds:
         joining = {
             owners: team.start_beside(_name(team, owners), owners.index(team.rank), len(owners), FORM_S)
             for owners in dict.fromkeys(sets)
-            if len(owners) > 1
+            if 1 < len(owners) < team.world_size
         }
         try:
             for owners, operation in joining.items():
@@ -87,7 +89,8 @@ class OwnersWorlds:
         for world in self._worlds.values():
             _end_with(team, world)
             _end_with(world, team)
-        return dict(self._worlds)
+        whole = {owners: team for owners in sets if 1 < len(owners) == team.world_size}
+        return {**self._worlds, **whole}
 
     @property
     def error(self) -> WorldBrokenError | None:

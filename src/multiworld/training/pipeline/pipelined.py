@@ -9,7 +9,6 @@ nothing of it was applied anywhere.
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -26,18 +25,13 @@ from ..engine.synchronization import Advance, RepeatStep
 from ..errors import BadStepError, LayersLostError
 from ..health.timing import IDLE, OPTIMIZER, WAIT
 from ..recovery.records import Announcement, Generation
-from ..recovery.transfer import DamagedStateError
-from ..state import StateDict
 from .accumulating import Accumulation
 from .assignment import Assignment, Role, without_last_owners
 from .clipping import clip, norm_of, own_squares
 from .holdings import Holdings
-from .moving import Moving, Shipment, shipments
 from .order import order_of
-from .owners import OwnersWorlds, owned_by
+from .preparing import Preparing
 from .stage import StageModel, StageRun
-
-logger = logging.getLogger(__name__)
 
 
 class Pipelined:
@@ -48,7 +42,8 @@ class Pipelined:
         self._services, self._standing = parts.services, parts.standing
         self._observer, self._recoveries = parts.observer, parts.recoveries
         self._holdings, self._model, self._exact = holdings, model, exact
-        self._worlds = OwnersWorlds()
+        self._preparing = Preparing(parts, holdings, exact=exact)
+        self._worlds = self._preparing.worlds
         self._accumulations: list[Accumulation] = []
         self._progress = StepProgress()
         self._advance: Advance
@@ -135,7 +130,7 @@ class Pipelined:
         collected = _Collected(self._accumulations, self._progress)
         team, timer = self._team, self._services.timer
         run = StageRun(role, self._model, team.world, team.generation.place_of, collected, timer, self._check_standing)
-        batches = self._loader.fetch(step, role.micro_batches if run.needs_data else ())
+        batches = self._loader.fetch(step, role.read)
         try:
             run.run(step, batches, order_of(self.assignment.pipelines[role.pipeline], role.stage))
         finally:
@@ -176,7 +171,7 @@ class Pipelined:
         outcome = decide(facts)
         if generation is not self._team.generation:  # what was decided on places and members is over
             outcome = replace(outcome, leaving=frozenset(), newcomers=(), not_ready=frozenset())
-        if outcome.leaving:
+        if outcome.leaving and len(outcome.leaving) < len(facts):
             ids = [each.id for each in generation.members]
             leaving = without_last_owners(generation.assignment, [ids[place] for place in sorted(outcome.leaving)])
             outcome = replace(outcome, leaving=frozenset(map(ids.index, leaving)))
@@ -303,74 +298,18 @@ class Pipelined:
         if self._is_ready:
             return
         began = time.monotonic()
-        generation, assignment, team = self._team.generation, self.assignment, self._team
-        me, world = team.membership.member.id, team.world
-        stateless = generation.stateless
-        sources = list(generation.layers)
-        sent, got = (
-            shipments(assignment.moves, stateless, sources[0], me, outgoing=outgoing) for outgoing in (True, False)
-        )
-        moving = Moving(world, generation.place_of, sent, got, self._captured)
-        role = assignment.role_of(me)
-        layers = assignment.layers_of(me)
-        uses, buffers = self._holdings.uses_of(layers), self._holdings.changing_buffers_of(layers)
-        owned = owned_by(
-            assignment,
-            generation.place_of,
-            {name: (each.held_in, each.computed_in) for name, each in uses.items()},
-            {name: self._holdings.layers_with(name) for name in buffers},
-        )
-        worlds = self._worlds.form(world, [each.owners for each in owned])
-        try:
-            states = moving.wait()
-        except DamagedStateError as damaged:
-            logger.warning("%s; it is asked for again", damaged)
-            world.abort()
-            raise WorldClosedError(world.name, world.generation) from damaged
-        for state in states:
-            self._take(state)
-        team.meet()  # nobody drops a layer before all have got theirs
-        self._holdings.hold(layers)
+        prepared = self._preparing.prepare(self._team.generation)
         for each in self._accumulations:
             each.close()
-        leaves = {name: each.leaf for name, each in uses.items()}
-        self._accumulations = [
-            Accumulation(
-                each,
-                worlds.get(each.owners),
-                [
-                    assignment.micro_batches_of(generation.members[place].id) if place in each.computing else ()
-                    for place in each.owners
-                ],
-                leaves,
-                buffers,
-                self._holdings.modules_of(layers),
-                num_micro_batches=self._loader.num_micro_batches,
-                exact=self._exact,
-                recompute=role is not None and role.recompute,
-            )
-            for each in owned
-        ]
-        self._role = role
+        self._role, self._accumulations = prepared.role, prepared.accumulations
         self._is_ready = self._standing.has_state = True
-        self._recoveries.recovery_phase("move", self._state.step, time.monotonic() - began)
-        if got:
-            self._recoveries.state_received(self._state.step, moving.size_bytes, len(got), time.monotonic() - began)
+        took_s = time.monotonic() - began
+        self._recoveries.recovery_phase("move", self._state.step, took_s)
+        if prepared.num_sources:
+            self._recoveries.state_received(self._state.step, prepared.got_bytes, prepared.num_sources, took_s)
         if self._redo_began is not None:  # what is moved is no part of what is done again
             self._redo_began = time.monotonic()
-        reads = role is not None and (not role.previous or not role.next)
-        self._loader.expect(self._state.step, assignment.micro_batches_of(me) if reads else ())
-
-    def _captured(self, shipment: Shipment) -> StateDict:
-        return {
-            "common": self._state.capture() if shipment.is_first else None,
-            "layers": self._holdings.capture(shipment.layers),
-        }
-
-    def _take(self, state: StateDict) -> None:
-        if state["common"] is not None:
-            self._state.restore(state["common"])
-        self._holdings.put(state["layers"])
+        self._loader.expect(self._state.step, () if self._role is None else self._role.read)
 
 
 class _Collected:

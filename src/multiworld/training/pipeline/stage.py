@@ -83,10 +83,6 @@ class StageRun:
             self._from_next = Incoming(world, place, BACKWARD_TAG, count)
         self._in_flight: dict[int, _InFlight] = {}
 
-    @property
-    def needs_data(self) -> bool:
-        return not self._role.previous or not self._role.next
-
     def run(self, step: int, batches: Iterator[tuple[int, Any]], order: Sequence[Operation]) -> None:
         """Do all of a step. Micro-batches in ``order`` are places in ``role.micro_batches``. Raises world errors."""
         for kind, _, place in order:
@@ -103,7 +99,7 @@ class StageRun:
 
     def _forward(self, step: int, number: int, batches: Iterator[tuple[int, Any]]) -> None:
         batch = None
-        if self.needs_data:
+        if self._role.read:
             self._timer.enter(DATA)
             at, batch = next(batches)
             assert at == number, "the loader yields micro-batches in the order in which they are asked for"
