@@ -450,8 +450,8 @@ class Job:
         services = trainer.services
         services.is_leaving = self._is_leaving
         services.may_skip_optimizer = any(isinstance(part, torch.amp.GradScaler) for part in self.state.parts.values())
-        services.timer = step_timer(watched[0].device if watched else torch.device("cpu"))
         if watched:
+            services.timer = step_timer(watched[0].device)
             self._backward_start = BackwardStart(watched, services.timer)
         services.health = self._new_health(has_scaler=services.may_skip_optimizer)
         if self._keeper is not None:

@@ -18,6 +18,7 @@ from ...model.layers import LayeredModel, layers_by_hand, layers_of
 from ..data.base import StepLoader
 from ..engine.observers import RecoveryObserver, StepObserver
 from ..engine.trainer import Trainer
+from ..health.timing import StepTimer, step_timer
 from ..options import TrainingOptions
 from ..planning.nodes import Node
 from ..planning.templates import Templates, make_templates
@@ -40,6 +41,11 @@ class Opened:
     templates: Templates
     loss: Loss
 
+    def _timer(self) -> StepTimer:
+        """On a CPU without the run queue: reading it takes a good part of a small layer's time, twice an operation."""
+        device = next(iter(self.parts.model.parameters().values())).device
+        return StepTimer() if device.type == "cpu" else step_timer(device)
+
     def make_trainer(
         self,
         team: Team,
@@ -54,6 +60,7 @@ class Opened:
         state.apart = self.parts.holdings
         state.add("optimizers", self.parts.holdings)
         trainer = make_pipelined_trainer(team, state, self.parts, self.loss, loader, observer, recoveries, options)
+        trainer.services.timer = self._timer()
         planner = Planner(self.templates, tolerate=options.tolerate, num_micro_batches=loader.num_micro_batches)
         planner.check(num_nodes)
         membership = team.membership

@@ -35,10 +35,14 @@ class Statistics:
             bucket.sums.zero_()
 
     def begin_forward(self) -> None:
+        if not self._buffers:
+            return
         self._copies = [each.clone() for each in self._buffers]
         self._put(self._copies)
 
     def end_forward(self) -> None:
+        if not self._buffers:
+            return
         self._put(self._buffers)
         with torch.no_grad():
             for bucket in self.buckets:
