@@ -170,29 +170,37 @@ def _plan(random_: random.Random, num_kills: int) -> list[tuple[int, str]]:
     return plan[:num_kills]
 
 
+def next_step_lines(
+    found: Kills, torchrun: Sequence[float], *, killed: str, ours: str, p50_s: float, p95_s: float
+) -> list[Line]:
+    """Return when the survivors' next step came, and torchrun's. ``killed``: how the first line is called."""
+    median_s, phases = median(found.seconds), {phase: median(each) for phase, each in sorted(found.by_phase.items())}
+    return [
+        Line(
+            name=f"{killed}, until the survivors' next step: p50",
+            unit="s",
+            value=median_s,
+            bound=Bound.at_most(p50_s),
+            details={"kills": float(len(found.seconds)), "worst": max(found.seconds), **phases},
+        ),
+        Line(name="the same: p95", unit="s", value=percentile(found.seconds, 95), bound=Bound.at_most(p95_s)),
+        Line(name="kills after which no step came", unit="", value=len(found.failed), bound=Bound.at_most(0)),
+        Line(
+            name=f"torchrun + checkpoint over {ours}",
+            unit="",
+            value=median(torchrun) / median_s,
+            bound=Bound(at="least", limit=5.0),
+            details={"torchrun": median(torchrun), "ours": median_s},
+        ),
+    ]
+
+
 def _lines(found: Kills, torchrun: Sequence[float], torchft: Sequence[float]) -> list[Line]:
     if not found.seconds:
         return [Line.not_measured("killed", "; ".join(found.failed[:3]))]
-    median_s, phases = median(found.seconds), {phase: median(each) for phase, each in sorted(found.by_phase.items())}
-    restart = median(torchrun)
     never = sum(each >= PEER_S for each in torchft)
     return [
-        Line(
-            name="killed, until the survivors' next step: p50",
-            unit="s",
-            value=median_s,
-            bound=Bound.at_most(0.3),
-            details={"kills": float(len(found.seconds)), "worst": max(found.seconds), **phases},
-        ),
-        Line(name="the same: p95", unit="s", value=percentile(found.seconds, 95), bound=Bound.at_most(1.0)),
-        Line(name="kills after which no step came", unit="", value=len(found.failed), bound=Bound.at_most(0)),
-        Line(
-            name="torchrun + checkpoint over ours",
-            unit="",
-            value=restart / median_s,
-            bound=Bound(at="least", limit=5.0),
-            details={"torchrun": restart, "ours": median_s},
-        ),
+        *next_step_lines(found, torchrun, killed="killed", ours="ours", p50_s=0.3, p95_s=1.0),
         Line(
             name="torchft, until the survivors' next step",
             unit="s",

@@ -6,11 +6,11 @@ import random
 import sys
 from collections.abc import Sequence
 
-from multiworld.bench.report import Bound, Line
+from multiworld.bench.report import Line
 from multiworld.bench.samples import median, percentile
 
 from ..elastic.job import TrialFailed
-from .kills import ENDLESS, RECOVER_S, REPLACED_S, Kills, kill_torchrun, longest_pause, rejoined
+from .kills import ENDLESS, RECOVER_S, REPLACED_S, Kills, kill_torchrun, longest_pause, next_step_lines, rejoined
 from .orders import ANY
 from .run import Run, Strike
 from .sides import OURS_PIPELINES, TORCHRUN_PIPELINES
@@ -19,7 +19,7 @@ __all__ = ["pipeline_kills", "strike"]
 
 STEP_PHASES = ("forward", "backward", "all-reduce", "commit", "optimizer")
 RECOVERY_PHASES = ("form", "owners", "transfer", "receive")
-"""``owners``: the worlds of those that hold the same layers are formed. Whoever is the first to get there is killed."""
+"""``owners``: the worlds of those that hold the same layers are formed. The first rank that gets there is killed."""
 
 NUM_STRUCK_IN_STEP, NUM_STRUCK_IN_RECOVERY = 4, 6
 """Processes, as pipelines of two stages. With six each layer has a second owner left after the first loss."""
@@ -101,24 +101,8 @@ def _plan(random_: random.Random, num_kills: int) -> list[str]:
 def _lines(found: Kills, torchrun: Sequence[float]) -> list[Line]:
     if not found.seconds:
         return [Line.not_measured("pipelines, killed", "; ".join(found.failed[:3]))]
-    median_s, phases = median(found.seconds), {phase: median(each) for phase, each in sorted(found.by_phase.items())}
     return [
-        Line(
-            name="pipelines, killed, until the survivors' next step: p50",
-            unit="s",
-            value=median_s,
-            bound=Bound.at_most(1.0),
-            details={"kills": float(len(found.seconds)), "worst": max(found.seconds), **phases},
-        ),
-        Line(name="the same: p95", unit="s", value=percentile(found.seconds, 95), bound=Bound.at_most(2.0)),
-        Line(name="kills after which no step came", unit="", value=len(found.failed), bound=Bound.at_most(0)),
-        Line(
-            name="torchrun + checkpoint over pipelines",
-            unit="",
-            value=median(torchrun) / median_s,
-            bound=Bound(at="least", limit=5.0),
-            details={"torchrun": median(torchrun), "ours": median_s},
-        ),
+        *next_step_lines(found, torchrun, killed="pipelines, killed", ours="pipelines", p50_s=1.0, p95_s=2.0),
         Line(name="the replacement takes part: median", unit="s", value=median(found.rejoin_s)),
         Line(name="longest pause of the others until then: p95", unit="s", value=percentile(found.pause_s, 95)),
     ]

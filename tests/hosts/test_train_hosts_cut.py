@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from multiworld.testing import Host, Network, wait_until
+from tests.process.running import runs_in
 from tests.process.ssh_server import configure, foreground, why_not
 
 PROGRAM = """\
@@ -85,17 +86,7 @@ def training(tmp_path: Path) -> Iterator[Training]:
         finally:
             process.kill()
             process.wait()
-            assert wait_until(lambda: not _runs_in(tmp_path), TIMEOUT_S), "something is left on a host"
-
-
-def _runs_in(folder: Path) -> bool:
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdecimal() and (entry / "cwd").readlink() == folder:
-                return True
-        except OSError:  # it has ended
-            continue
-    return False
+            assert wait_until(lambda: not runs_in(tmp_path), TIMEOUT_S), "something is left on a host"
 
 
 def test_a_host_whose_cable_is_pulled_is_named_and_the_others_go_on(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from multiworld.testing import wait_until
 from multiworld.wire.messages import to_json
 from tests import warm_programs
 
+from .running import runs_in
+
 LAUNCHER = """\
 import signal, sys
 told = []
@@ -129,15 +131,5 @@ def test_a_signal_to_it_is_one_to_the_launcher(signum: int, tmp_path: Path) -> N
 def test_nothing_is_left_of_a_far_end_that_is_killed(tmp_path: Path) -> None:
     with far_end(tmp_path) as far:
         far.process.kill()
-        assert wait_until(lambda: not _runs_in(tmp_path), TIMEOUT_S)
+        assert wait_until(lambda: not runs_in(tmp_path), TIMEOUT_S)
         assert not far.was_told(1)
-
-
-def _runs_in(folder: Path) -> bool:
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdecimal() and (entry / "cwd").readlink() == folder:
-                return True
-        except OSError:  # it has ended
-            continue
-    return False
