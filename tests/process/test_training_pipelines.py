@@ -1,4 +1,4 @@
-"""A model trained in several pipelines: the losses have the same bits, whoever is killed, and whenever."""
+"""A model trained in several pipelines: the losses have the same bits after any kill."""
 
 from __future__ import annotations
 

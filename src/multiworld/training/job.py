@@ -479,12 +479,10 @@ class Job:
 
     def _new_health(self, *, has_scaler: bool) -> HealthMonitor:
         health = self.options.health
-        if self._sync is not None or isinstance(
-            self._parts, PipelinedParts
-        ):  # replicas differ between two meetings; only their times are compared
+        if isinstance(self._parts, PipelinedParts):  # stages differ in what they hold, and in what they compute
+            health = replace(health, compare_every=0, slow_ranks=None)
+        elif self._sync is not None:  # replicas differ between two meetings; only their times are compared
             health = replace(health, compare_every=0)
-        if isinstance(self._parts, PipelinedParts):  # stages differ in what they compute, so their times do, too
-            health = replace(health, slow_ranks=None)
         return HealthMonitor(
             health,
             self.options.on_bad_step,

@@ -122,9 +122,8 @@ class Course:
         if self._refused is not None:
             return self._refused
         told = [status for status in self._ends.values() if status not in (SSH_FAILED, KILLED)]
-        if self._signum and (
-            not told or told[-1] == TERMINATED
-        ):  # launchers are ended by SIGTERM, whatever it was here
+        # Launchers are ended by SIGTERM, also where another signal came here.
+        if self._signum and (not told or told[-1] == TERMINATED):
             return SIGNALLED + self._signum
         return [*self._ends.values(), *told][-1]
 

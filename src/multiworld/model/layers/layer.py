@@ -34,8 +34,8 @@ class ModelLayer:
     model's own output. Adjacent layers form a stage by plain calls, one after the other.
 
     ``parameters``, ``buffers``: the model's own objects, by their names in the whole model. A parameter that several
-    names stand for has the first of them, and may be in several layers. The module is in training mode, whatever the
-    model is in. ``outputs``: None for the last layer, whose output may have any structure.
+    names stand for has the first of them, and may be in several layers. The module is in training mode, also
+    where the model is not. ``outputs``: None for the last layer, whose output may have any structure.
     """
 
     name: str

@@ -38,7 +38,7 @@ class LayerMove:
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """Of one generation: part of its record, so all members follow the same one, whoever made it.
+    """Of one generation: part of its record, so all members follow the same one.
 
     ``moves``: before the generation's first step. ``policy``: how it follows from the one before. ``iteration_s``: of a
     step, as predicted. ``tolerates``: any so many members may be lost while each layer is left somewhere. ``idle``:

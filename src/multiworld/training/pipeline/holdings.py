@@ -176,7 +176,9 @@ class Holdings:
         return {"parameters": state["parameters"], "buffers": state["buffers"], "optimizers": optimizers}
 
     def restore_all(self, leaves: StateDict) -> None:
-        """Take all layers from a checkpoint, whoever saved each. Raises ValueError for one of another model."""
+        """Take all layers from a checkpoint that several processes may have saved. Raises ValueError for one of another
+        model.
+        """
         optimizers: list[dict[str, StateDict]] = [{} for _ in self._optimizers]
         found: dict[str, StateDict] = {"parameters": {}, "buffers": {}}
         for name, leaf in leaves.items():
