@@ -328,8 +328,16 @@ class Job:
         check_installed()
         from .pipeline.opening import open_pipeline  # with planning, which needs NumPy
 
+        place = launcher_place()
         opened = self._opened = open_pipeline(
-            model, stages, example, loss, self.options, num_nodes=self.world_size, memory_bytes=memory_bytes
+            model,
+            stages,
+            example,
+            loss,
+            self.options,
+            num_nodes=self.world_size,
+            memory_bytes=memory_bytes,
+            is_replacement=place is not None and place.restarts > 0,
         )
         self._parts = opened.parts
         return Pipe(opened.parts, opened.templates, self._hook_optimizer, self._present_assignment)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -86,12 +82,22 @@ def open_pipeline(
     *,
     num_nodes: int,
     memory_bytes: int | None,
+    is_replacement: bool,
 ) -> Opened:
-    """See ``Job.pipeline``. Raises CutError, PlanError, TypeError, ValueError for options that do not go with it."""
+    """See ``Job.pipeline``. Raises CutError, PlanError, TypeError, ValueError for options that do not go with it.
+
+    ``is_replacement``: see ``templates_for``.
+    """
     check_pipeline(options)
     layers = layered(model, stages, example)
     templates = templates_for(
-        layers, example, loss, num_nodes=num_nodes, tolerate=options.tolerate, memory_bytes=memory_bytes
+        layers,
+        example,
+        loss,
+        num_nodes=num_nodes,
+        tolerate=options.tolerate,
+        memory_bytes=memory_bytes,
+        is_replacement=is_replacement,
     )
     return Opened(PipelinedParts(layers, changing(layers, example), exact=options.exact), templates, loss)
 
@@ -121,14 +127,21 @@ def layered(model: nn.Module | None, stages: Sequence[nn.Module] | None, example
 
 
 def templates_for(
-    model: LayeredModel, example: Any, loss: Loss, *, num_nodes: int, tolerate: int, memory_bytes: int | None
+    model: LayeredModel,
+    example: Any,
+    loss: Loss,
+    *,
+    num_nodes: int,
+    tolerate: int,
+    memory_bytes: int | None,
+    is_replacement: bool = False,
 ) -> Templates:
     """Measure the layers, or take what was measured before, and make templates for up to so many nodes.
 
-    Raises PlanError.
+    ``is_replacement``: a training waits for this process, so it measures nothing that was measured before. Members
+    may come to other templates than each other: the proposer's are in the record of each generation. Raises PlanError.
     """
-    with one_at_a_time():
-        profile = cached_profile(model, example, loss=loss)
+    profile = cached_profile(model, example, loss=loss, again=not is_replacement)
     node = Node(memory_bytes=memory_bytes or device_memory(model.inputs_of(example)[0].device))
     return make_templates(profile, node, num_nodes=num_nodes, tolerate=tolerate)
 
@@ -138,13 +151,3 @@ def device_memory(device: torch.device) -> int | None:
     if device.type != "cuda":
         return None
     return int(torch.cuda.get_device_properties(device).total_memory * 0.9)
-
-
-@contextlib.contextmanager
-def one_at_a_time() -> Iterator[None]:
-    """Let one process of this user measure at a time: the others of this host take what it has kept."""
-    path = os.path.join(tempfile.gettempdir(), f"multiworld-profiles-{os.getuid()}.lock")
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    with contextlib.closing(os.fdopen(os.open(path, flags, 0o600), "r+")) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # it ends with the process, too
-        yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,17 @@ class LayerCost:
     @property
     def work_s(self) -> float:
         return self.forward_s + self.backward_s
+
+    def shortest(self, other: LayerCost) -> LayerCost:
+        """Return the shorter times of both: of the forward, the whole backward, and the backward for the inputs."""
+        backward_s = min(self.backward_s, other.backward_s)
+        inputs_s = min(each.backward_s - each.weight_backward_s for each in (self, other))
+        return replace(
+            self,
+            forward_s=min(self.forward_s, other.forward_s),
+            backward_s=backward_s,
+            weight_backward_s=max(backward_s - inputs_s, 0.0),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +69,10 @@ class Profile:
     @property
     def num_layers(self) -> int:
         return len(self.layers)
+
+    def shortest(self, other: Profile) -> Profile:
+        """Return this profile with the shorter times of both, of the layers on one device."""
+        return replace(self, layers=tuple(a.shortest(b) for a, b in zip(self.layers, other.layers, strict=True)))
 
     def on(self, devices: int) -> tuple[LayerCost, ...]:
         """Return the layers on so many devices of one node. Raises KeyError if that was not measured."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,16 @@ from ..planning.profile import Profile
 from ..planning.profile_file import ProfileKey, profile_text, read_profile
 from .keys import key_of
 from .measuring import ADAMW_STATES, Loss, measure_layers
+from .turns import one_at_a_time
 
 logger = logging.getLogger(__name__)
+
+AGAIN_S = 0.2
+"""How long a profile that was kept is measured once more, at most, but for one run of each layer."""
+LONGEST_S = 1.0
+"""Of one micro-batch: models that take longer are not measured again, as their training would begin much later."""
+FRESH_S = 60.0
+"""A profile that was measured so shortly ago is taken as it is: by the processes that begin together, above all."""
 
 
 def default_folder() -> Path:
@@ -32,23 +42,41 @@ def cached_profile(
     folder: Path | None = None,
     loss: Loss | None = None,
     optimizer_states: int = ADAMW_STATES,
+    again: bool = True,
 ) -> Profile:
     """Return the profile from the folder, or measure and keep it there; see ``measure_layers``.
 
-    ``folder``: by default that of the user. A damaged file, or one of another measurement, is measured anew with a
-    warning. Several processes may do this at once: each writes a file of its own and renames it. A folder that cannot
-    be written costs no more than a warning.
+    ``folder``: by default that of the user. A profile in it is measured once more, for a short time, and the shorter
+    times are kept: it may have been measured while the machine was busy, and then one measurement would make bad cuts
+    for ever. ``again=False``: take it as it is, as a process does that others wait for.
+
+    One process of this user measures at a time, the others of this host take what it has kept. A damaged file, or one
+    of another measurement, is measured anew with a warning. A file is written under another name and renamed. A folder
+    that cannot be written costs no more than a warning.
     """
     inputs = layered.inputs_of(batch)
     named = "" if loss is None else getattr(loss, "__qualname__", type(loss).__qualname__)
     key = key_of(layered, inputs, optimizer_states=optimizer_states, loss=named)
-    path = (folder or default_folder()) / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.json"
-    found = _read(path, key, layered.name)
-    if found is not None:
-        return found
-    profile = measure_layers(layered, batch, loss=loss, optimizer_states=optimizer_states)
-    _write(path, profile_text(profile, key))
+    folder = folder or default_folder()
+    path = folder / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.json"
+    with one_at_a_time(folder):
+        found = _read(path, key, layered.name)
+        if found is not None and not (again and _is_worth_it(found, path)):
+            return found
+        limit_s = math.inf if found is None else AGAIN_S
+        profile = measure_layers(layered, batch, loss=loss, optimizer_states=optimizer_states, limit_s=limit_s)
+        if found is not None:
+            profile = found.shortest(profile)
+        _write(path, profile_text(profile, key))
     return profile
+
+
+def _is_worth_it(found: Profile, path: Path) -> bool:
+    try:
+        age_s = abs(time.time() - path.stat().st_mtime)
+    except OSError:  # removed meanwhile
+        return False
+    return age_s >= FRESH_S and sum(each.work_s for each in found.layers) <= LONGEST_S
 
 
 def _read(path: Path, key: ProfileKey, model: str) -> Profile | None:

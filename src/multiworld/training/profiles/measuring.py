@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,13 +15,12 @@ from ...model.layers.trial import left_as_it_was
 from ...model.structure import taken_apart
 from ..planning.profile import LayerCost, Profile
 from .saved_memory import saved_bytes_counted
+from .stopwatch import Shortest, Stopwatch
 
 ADAMW_STATES = 2
 """Tensors of a parameter's size that AdamW holds for each parameter."""
 RUNS = 5
 MOST_RUNS = 100
-SHORTER = 0.97
-"""A run that takes at most so much of the shortest time before counts as shorter."""
 Loss = Callable[[Any, Any], torch.Tensor]
 
 
@@ -31,37 +31,54 @@ def measure_layers(
     loss: Loss | None = None,
     optimizer_states: int = ADAMW_STATES,
     runs: int = RUNS,
+    limit_s: float = math.inf,
 ) -> Profile:
     """Measure each layer with a micro-batch, on the device that the batch is on.
 
-    The times are the shortest. A layer is run until ``runs`` runs in a row were not shorter: other load can only add
-    time. ``loss(output, target)``: its time
-    and memory count as the last layer's. ``optimizer_states``: tensors of its size that the optimizer holds for each
-    parameter; gradients are counted once. A weight that several layers use is counted in each of them. Parameters,
-    gradients, buffers and random numbers stay as they are.
+    The times are the shortest: other load can only add time. All layers are run in turn, so that load which lasts for
+    a while meets all of them, each until ``runs`` of its runs in a row were not shorter. No further runs begin after
+    ``limit_s`` seconds; each layer is run twice at least. See ``Stopwatch`` for what counts as a time.
+
+    ``loss(output, target)``: its time and memory count as the last layer's. ``optimizer_states``: tensors of its size
+    that the optimizer holds for each parameter; gradients are counted once. A weight that several layers use is counted
+    in each of them. Parameters, gradients, buffers and random numbers stay as they are.
 
     Processes that measure at the same time disturb each other, and get different times: let one measure for all.
     """
+    ends = time.monotonic() + limit_s
     if runs < 1 or optimizer_states < 0:
         raise ValueError(f"runs={runs}, optimizer_states={optimizer_states}: expected 1 or more, and 0 or more")
     inputs = layered.inputs_of(batch)
     modules = [layer.module for layer in layered.layers]
     gradients = [(value, value.grad) for value in layered.parameters().values()]
-    costs: list[LayerCost] = []
+    trials: list[_LayerTrial] = []
     values: Sequence[torch.Tensor] = inputs
     for parameter, _ in gradients:
         parameter.grad = None  # the measurement would add to it
     try:
-        with left_as_it_was(modules, inputs):
+        with left_as_it_was(modules, inputs), contextlib.closing(Stopwatch()) as watch:
             for layer in layered.layers:
                 of_loss = None if loss is None or layer.outputs is not None else _with_target(loss, layered, batch)
-                trial = _LayerTrial(layer, values, of_loss)
-                costs.append(trial.cost(runs, optimizer_states))
-                values = trial.next_values()
+                trials.append(_LayerTrial(layer, values, of_loss, watch))
+                trials[-1].begin()
+                values = trials[-1].next_values()
+            _run_in_turn(trials, runs, ends)
     finally:
         for parameter, gradient in gradients:
             parameter.grad = gradient
-    return Profile(model=layered.name, micro_batch=_num_rows(inputs), layers=tuple(costs))
+    layers = tuple(each.cost(optimizer_states) for each in trials)
+    return Profile(model=layered.name, micro_batch=_num_rows(inputs), layers=layers)
+
+
+def _run_in_turn(trials: Sequence[_LayerTrial], runs: int, ends: float) -> None:
+    """Run each layer until its times settle, or until ``ends``, once at least."""
+    unsettled = list(trials)
+    for number in range(MOST_RUNS):
+        for each in unsettled:
+            if number and time.monotonic() >= ends:
+                return
+            each.run()
+        unsettled = [each for each in unsettled if each.runs_in_vain < runs]
 
 
 def _with_target(loss: Loss, layered: LayeredModel, batch: Any) -> Callable[[Any], torch.Tensor]:
@@ -77,21 +94,42 @@ class _LayerTrial:
     """One layer with what it is called with. ``finish``: what is computed of its output."""
 
     def __init__(
-        self, layer: ModelLayer, values: Sequence[torch.Tensor], finish: Callable[[Any], torch.Tensor] | None
+        self,
+        layer: ModelLayer,
+        values: Sequence[torch.Tensor],
+        finish: Callable[[Any], torch.Tensor] | None,
+        watch: Stopwatch,
     ) -> None:
-        self._layer, self._finish = layer, finish
+        self._layer, self._finish, self._watch = layer, finish, watch
         self._given = [value.detach().requires_grad_(value.requires_grad) for value in values]
         self._trained = [value for value in layer.parameters.values() if value.requires_grad]
         self._gradients: list[torch.Tensor] = []
         self._devices = {value.device for value in (*self._given, *self._trained) if value.device.type != "cpu"}
+        self._activation_bytes = 0
+        self._shortest = Shortest(3)
+        """Of a forward, of a backward, and of a backward for the inputs alone."""
 
-    def cost(self, runs: int, optimizer_states: int) -> LayerCost:
-        layer = self._layer
-        with saved_bytes_counted((*layer.parameters.values(), *layer.buffers.values())) as saved_bytes:
+    @property
+    def runs_in_vain(self) -> int:
+        return self._shortest.in_vain
+
+    def begin(self) -> None:
+        """Count what a forward holds, and run once without a clock: the first run sets up memory and threads."""
+        with saved_bytes_counted((*self._layer.parameters.values(), *self._layer.buffers.values())) as saved_bytes:
             self._forward()
-            activation_bytes = saved_bytes()
-        self._backward(self._forward())  # not timed: the first run sets up memory and threads
-        forward_s, backward_s, inputs_s = self._times(runs)
+            self._activation_bytes = saved_bytes()
+        self._backward(self._forward())
+
+    def run(self) -> None:
+        forward_s, backward_s = self._timed(weights=True)
+        again_s, inputs_s = self._timed(weights=False)
+        self._shortest.take((min(forward_s, again_s), backward_s, inputs_s))
+
+    def cost(self, optimizer_states: int) -> LayerCost:
+        layer = self._layer
+        forward_s, backward_s, inputs_s = self._shortest.times_s
+        if not any(value.requires_grad for value in self._given):
+            inputs_s = 0.0
         weights = _size_bytes(layer.parameters.values())
         trained, buffers = _size_bytes(self._trained), _size_bytes(layer.buffers.values())
         return LayerCost(
@@ -101,7 +139,7 @@ class _LayerTrial:
             weight_backward_s=min(max(backward_s - inputs_s, 0.0), backward_s) if self._trained else 0.0,
             state_bytes=weights + trained * (1 + optimizer_states) + buffers,
             move_bytes=weights + trained * optimizer_states + buffers,
-            activation_bytes=activation_bytes,
+            activation_bytes=self._activation_bytes,
             output_bytes=sum(each.size_bytes for each in layer.outputs or ()),
         )
 
@@ -116,30 +154,15 @@ class _LayerTrial:
             for value, crossing in zip(made, self._layer.outputs, strict=True)
         ]
 
-    def _times(self, runs: int) -> tuple[float, float, float]:
-        """Return the shortest time of a forward, of a backward, and of a backward for the inputs alone."""
-        best = [math.inf] * 3
-        in_vain = 0
-        for _ in range(MOST_RUNS):
-            forward_s, backward_s = self._timed(weights=True)
-            again_s, inputs_s = self._timed(weights=False)
-            times = [min(forward_s, again_s), backward_s, inputs_s]
-            in_vain = 0 if any(new < SHORTER * old for new, old in zip(times, best, strict=True)) else in_vain + 1
-            best = [min(pair) for pair in zip(times, best, strict=True)]
-            if in_vain == runs:
-                break
-        needs_gradients = any(value.requires_grad for value in self._given)
-        return best[0], best[1], best[2] if needs_gradients else 0.0
-
     def _timed(self, *, weights: bool) -> tuple[float, float]:
         self._synchronize()
-        begun = time.perf_counter()
+        begun = self._watch.now()
         roots = self._forward()
         self._synchronize()
-        between = time.perf_counter()
+        between = self._watch.now()
         self._backward(roots, weights=weights)
         self._synchronize()
-        return between - begun, time.perf_counter() - between
+        return between.since(begun), self._watch.now().since(between)
 
     def _forward(self) -> list[torch.Tensor]:
         for value in self._given:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +14,9 @@ from torch import nn
 
 from multiworld.model.layers import LayeredModel, layers_by_hand
 from multiworld.training.planning.profile import Profile
-from multiworld.training.planning.profile_file import read_profile
+from multiworld.training.planning.profile_file import profile_text, read_profile
 from multiworld.training.profiles import cached_profile, default_folder, key_of
+from multiworld.training.profiles.turns import one_at_a_time
 
 BATCH = torch.ones(8, 4)
 
@@ -22,7 +26,7 @@ def layered(width: int = 4) -> LayeredModel:
 
 
 def files(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir())
+    return sorted(folder.glob("*.json"))
 
 
 def test_a_second_look_finds_what_the_first_measured(tmp_path: Path) -> None:
@@ -83,6 +87,64 @@ def test_a_damaged_file_is_measured_anew_with_a_warning(
     assert "measured anew" in caplog.text
     if damage != "a folder":
         assert read_profile(str(file), file.read_text()).profile == found
+
+
+def rewritten(file: Path, factor: float, *, age_s: float = 3600.0) -> Profile:
+    """Multiply all times of a profile in a file, and let the file be so old."""
+    stored = read_profile(str(file), file.read_text())
+    layers = tuple(
+        replace(
+            each,
+            forward_s=each.forward_s * factor,
+            backward_s=each.backward_s * factor,
+            weight_backward_s=each.weight_backward_s * factor,
+        )
+        for each in stored.profile.layers
+    )
+    profile = replace(stored.profile, layers=layers)
+    file.write_text(profile_text(profile, stored.key))
+    os.utime(file, (time.time() - age_s,) * 2)
+    return profile
+
+
+def test_times_that_were_too_long_are_mended_when_the_profile_is_used_again(kept: tuple[Path, Profile]) -> None:
+    file, _ = kept
+    slow = rewritten(file, 1000.0)
+    found = cached_profile(layered(), BATCH, folder=file.parent)
+    for was, now in zip(slow.layers, found.layers, strict=True):
+        assert now.forward_s < was.forward_s / 2
+        assert now.backward_s < was.backward_s / 2
+    assert read_profile(str(file), file.read_text()).profile == found
+
+
+def test_times_that_are_longer_than_before_are_not_kept(kept: tuple[Path, Profile]) -> None:
+    file, _ = kept
+    fast = rewritten(file, 1e-6)
+    found = cached_profile(layered(), BATCH, folder=file.parent)
+    for was, now in zip(fast.layers, found.layers, strict=True):
+        assert (now.forward_s, now.backward_s) == (was.forward_s, was.backward_s)
+        assert now.weight_backward_s == pytest.approx(was.weight_backward_s)
+
+
+@pytest.mark.parametrize(
+    ("factor", "age_s", "again"), [(1000.0, 1.0, True), (1000.0, 3600.0, False), (1e6, 3600.0, True)]
+)
+def test_a_fresh_profile_one_of_a_slow_model_or_that_of_a_replacement_is_taken_as_it_is(
+    kept: tuple[Path, Profile], factor: float, age_s: float, again: bool
+) -> None:
+    file, _ = kept
+    slow = rewritten(file, factor, age_s=age_s)
+    assert cached_profile(layered(), BATCH, folder=file.parent, again=again) == slow
+
+
+def test_a_process_waits_for_another_one_that_measures(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with one_at_a_time(tmp_path):
+            other = pool.submit(cached_profile, layered(), BATCH, folder=tmp_path)
+            with pytest.raises(TimeoutError):
+                other.result(timeout=0.2)
+            assert not files(tmp_path)
+        assert len(other.result(timeout=30).layers) == 2
 
 
 def test_several_that_measure_at_once_leave_one_whole_file(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -95,6 +97,47 @@ def test_measuring_changes_nothing() -> None:
     gradients = {name: value.grad for name, value in layered.parameters().items()}
     assert torch.equal(gradients.pop("0.weight"), torch.ones(16, 16))  # type: ignore[arg-type]
     assert set(gradients.values()) == {None}
+
+
+class Called(nn.Module):
+    def __init__(self, name: str, calls: list[str]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self._name, self._calls = name, calls
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        self._calls.append(self._name)
+        output: torch.Tensor = self.linear(values)
+        return output
+
+
+def test_layers_are_run_in_turn() -> None:
+    calls: list[str] = []
+    layered = layers_by_hand([Called(name, calls) for name in "abc"], torch.ones(2, 16))
+    calls.clear()
+    measure_layers(layered, torch.ones(2, 16), runs=3)
+    order = [name for name, _ in itertools.groupby(calls)]
+    assert order[:9] == list("abc" * 3)
+
+
+def test_no_run_begins_after_the_limit() -> None:
+    calls: list[str] = []
+    layered = layers_by_hand([Called(name, calls) for name in "abc"], torch.ones(2, 16))
+    calls.clear()
+    profile = measure_layers(layered, torch.ones(2, 16), limit_s=0.0)
+    assert [name for name, _ in itertools.groupby(calls)] == list("abcabc")  # once without a clock, and once with it
+    assert all(each.forward_s > 0.0 for each in profile.layers)
+
+
+class Asleep(Called):
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.01)
+        return super().forward(values)
+
+
+def test_a_layer_that_waits_takes_the_time_in_which_it_waits() -> None:
+    layered = layers_by_hand([Asleep("a", []), Called("b", [])], torch.ones(2, 16))
+    assert measure_layers(layered, torch.ones(2, 16)).layers[0].forward_s >= 0.01
 
 
 def test_what_makes_no_sense_is_refused() -> None:
