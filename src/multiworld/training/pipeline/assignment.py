@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..planning.plan import LOST, Reroute
 from ..planning.template import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
 class AssignedPipeline:
     """``members``: ids, in the order of the stages. Stage ``i`` has the layers ``starts[i]`` to ``starts[i + 1] - 1``.
+    LOST stands where a member was lost and others compute its part (``Assignment.reroutes``).
 
     ``num_micro_batches``: of each step. ``max_in_flight``: for each stage, how many micro-batches may be between their
     forward and their backward. ``busy``: for each stage, the part of a step in which it computes, as predicted; empty:
@@ -37,12 +39,25 @@ class LayerMove:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SharedOrder:
+    """In which order one member computes whose pipeline shares work with others: ``stage`` of ``pipeline``.
+
+    ``operations``: ``n`` is the forward of the step's micro-batch ``n``, ``~n`` (below 0) its backward.
+    """
+
+    pipeline: int
+    stage: int
+    operations: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Assignment:
     """Of one generation: part of its record, so all members follow the same one.
 
     ``moves``: before the generation's first step. ``policy``: how it follows from the one before. ``iteration_s``: of a
     step, as predicted. ``tolerates``: any so many members may be lost while each layer is left somewhere. ``idle``:
-    members that have nothing to do.
+    members that have nothing to do. ``reroutes``: who computes where a member is LOST; a node is a stage. ``orders``:
+    of each member of the pipelines that compute for each other, as the proposer has simulated them.
     """
 
     num_layers: int
@@ -52,12 +67,18 @@ class Assignment:
     iteration_s: float = 0.0
     tolerates: int = 0
     idle: tuple[str, ...] = ()
+    reroutes: tuple[Reroute, ...] = ()
+    orders: tuple[SharedOrder, ...] = ()
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Those that have something to do."""
+        return tuple(member for each in self.pipelines for member in each.members if member != LOST)
 
     def role_of(self, member: str) -> Role | None:
         """Return None for a member that has nothing to do."""
-        begin = 0
         for number, each in enumerate(self.pipelines):
-            if member in each.members:
+            if member != LOST and member in each.members:
                 stage = each.members.index(member)
                 return Role(
                     pipeline=number,
@@ -65,31 +86,21 @@ class Assignment:
                     num_stages=len(each.members),
                     first=each.starts[stage],
                     end=_end_of(each, stage, self.num_layers),
-                    previous=each.members[stage - 1] if stage else "",
-                    next=each.members[stage + 1] if stage + 1 < len(each.members) else "",
-                    micro_batches=tuple(range(begin, begin + each.num_micro_batches)),
-                    max_in_flight=each.max_in_flight[stage],
-                    schedule=each.schedule,
                     recompute=each.recompute,
                 )
-            begin += each.num_micro_batches
         return None
 
     def layers_of(self, member: str) -> tuple[int, ...]:
         role = self.role_of(member)
         return () if role is None else role.layers
 
-    def micro_batches_of(self, member: str) -> tuple[int, ...]:
-        role = self.role_of(member)
-        return () if role is None else role.micro_batches
-
     def owners(self, layer: int) -> tuple[str, ...]:
-        """Return who holds this layer, one of each pipeline, in the order of the pipelines."""
+        """Return who holds this layer, at most one of each pipeline, in the order of the pipelines."""
         return tuple(
             member
             for each in self.pipelines
             for stage, member in enumerate(each.members)
-            if each.starts[stage] <= layer < _end_of(each, stage, self.num_layers)
+            if member != LOST and each.starts[stage] <= layer < _end_of(each, stage, self.num_layers)
         )
 
     def owners_of_all(self, layers: Sequence[int]) -> tuple[str, ...]:
@@ -108,9 +119,9 @@ def without_last_owners(assignment: Assignment, leaving: Sequence[str]) -> list[
 
 @dataclass(frozen=True, kw_only=True)
 class Role:
-    """What one member does: stage ``stage`` of its pipeline, with the layers ``first`` to ``end - 1``.
+    """What one member has: stage ``stage`` of its pipeline, with the layers ``first`` to ``end - 1``.
 
-    ``previous``, ``next``: the members before and behind it, empty at the ends. ``micro_batches``: of each step.
+    ``work.StepWork`` says what it computes.
     """
 
     pipeline: int
@@ -118,11 +129,6 @@ class Role:
     num_stages: int
     first: int
     end: int
-    previous: str
-    next: str
-    micro_batches: tuple[int, ...]
-    max_in_flight: int
-    schedule: Schedule = Schedule.ONE_F_ONE_B
     recompute: bool = False
 
     @property
@@ -130,9 +136,9 @@ class Role:
         return tuple(range(self.first, self.end))
 
     @property
-    def read(self) -> tuple[int, ...]:
-        """The micro-batches whose data this member needs: the first stage has inputs, the last one targets."""
-        return self.micro_batches if not self.previous or not self.next else ()
+    def reads(self) -> bool:
+        """Whether it needs the data of its micro-batches: the first stage has inputs, the last one targets."""
+        return self.stage in (0, self.num_stages - 1)
 
 
 def _end_of(pipeline: AssignedPipeline, stage: int, num_layers: int) -> int:

@@ -11,41 +11,45 @@ from torch import Tensor
 from ...channel.base import Payload
 from ...wire.progress.operation import Operation
 from ...world.world import World
+from ..planning.operations import Kind
+from .work import Arrivals
 
-FORWARD_TAG = (1 << 20) + 1
-BACKWARD_TAG = (1 << 20) + 2
+TAGS = {Kind.FORWARD: (1 << 20) + 1, Kind.BACKWARD: (1 << 20) + 2}
 AHEAD = 2
 """Receives that are posted before they are needed: what comes meanwhile is put where it belongs at once."""
 
 
 class Incoming:
-    """``count`` messages from one member, in its order."""
+    """Messages from one member, in its order: what comes before it is needed is kept."""
 
-    def __init__(self, world: World, source: int, tag: int, count: int) -> None:
-        self._world, self._source, self._tag = world, source, tag
-        self._left = count
-        self._posted: deque[Operation[Payload]] = deque()
+    def __init__(self, world: World, source: int, arrivals: Arrivals) -> None:
+        self._world, self._source, self._tag = world, source, TAGS[arrivals.kind]
+        self._left = deque(arrivals.micro_batches)
+        self._posted: deque[tuple[int, Operation[Payload]]] = deque()
+        self._kept: dict[int, list[Tensor]] = {}
         self._post()
 
-    def take(self) -> list[Tensor]:
-        """Wait for the next one. Raises the world's error."""
-        operation = self._posted.popleft()
-        self._post()
-        payload = self._world.wait_thread(operation, self._source, None)
-        assert isinstance(payload, list)
-        return payload
+    def take(self, micro_batch: int) -> list[Tensor]:
+        """Wait for the one of this micro-batch. Raises the world's error."""
+        while micro_batch not in self._kept:
+            number, operation = self._posted.popleft()
+            self._post()
+            payload = self._world.wait_thread(operation, self._source, None)
+            assert isinstance(payload, list)
+            self._kept[number] = payload
+        return self._kept.pop(micro_batch)
 
     def _post(self) -> None:
         while self._left and len(self._posted) < AHEAD:
-            self._left -= 1
-            self._posted.append(self._world.start_recv_tensors(self._source, self._tag, None))
+            operation = self._world.start_recv_tensors(self._source, self._tag, None)
+            self._posted.append((self._left.popleft(), operation))
 
 
 class Outgoing:
     """Messages to one member."""
 
-    def __init__(self, world: World, destination: int, tag: int) -> None:
-        self._world, self._destination, self._tag = world, destination, tag
+    def __init__(self, world: World, destination: int, kind: Kind) -> None:
+        self._world, self._destination, self._tag = world, destination, TAGS[kind]
         self._under_way: deque[tuple[Operation[None], list[Tensor]]] = deque()
 
     def put(self, tensors: Sequence[Tensor]) -> None:

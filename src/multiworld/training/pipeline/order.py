@@ -1,4 +1,4 @@
-"""The order in which one stage computes its forwards and backwards."""
+"""The order in which one stage computes its forwards and backwards, if its pipeline computes for no other."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from ..planning.orders import orders
 from .assignment import AssignedPipeline
 
 
-@functools.lru_cache(maxsize=16)
-def order_of(pipeline: AssignedPipeline, stage: int) -> tuple[Operation, ...]:
-    """Return what this stage computes in a step. ``micro_batch`` counts within the pipeline."""
+@functools.lru_cache(maxsize=64)
+def order_of(pipeline: AssignedPipeline, stage: int, num_micro_batches: int) -> tuple[Operation, ...]:
+    """Return what this stage computes in a step of so many micro-batches, which count within the pipeline."""
+    if not num_micro_batches:
+        return ()
     return orders(
         pipeline.schedule,
         len(pipeline.members),
-        pipeline.num_micro_batches,
+        num_micro_batches,
         max_in_flight=pipeline.max_in_flight,
     )[stage]

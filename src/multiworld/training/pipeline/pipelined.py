@@ -29,9 +29,9 @@ from .accumulating import Accumulation
 from .assignment import Assignment, Role, without_last_owners
 from .clipping import clip, norm_of, own_squares
 from .holdings import Holdings
-from .order import order_of
 from .preparing import Preparing
 from .stage import StageModel, StageRun
+from .work import Work
 
 
 class Pipelined:
@@ -48,6 +48,7 @@ class Pipelined:
         self._progress = StepProgress()
         self._advance: Advance
         self._role: Role | None = None
+        self._work = Work(tasks=(), arrivals=())
         self._is_ready = False
         """Whether this member has what the present generation's assignment gives it."""
         self._has_committed = False
@@ -129,10 +130,11 @@ class Pipelined:
     def _run_stage(self, step: int, role: Role) -> None:
         collected = _Collected(self._accumulations, self._progress)
         team, timer = self._team, self._services.timer
-        run = StageRun(role, self._model, team.world, team.generation.place_of, collected, timer, self._check_standing)
-        batches = self._loader.fetch(step, role.read)
+        place_of, work = team.generation.place_of, self._work
+        run = StageRun(role, work, self._model, team.world, place_of, collected, timer, self._check_standing)
+        batches = self._loader.fetch(step, work.micro_batches if role.reads else ())
         try:
-            run.run(step, batches, order_of(self.assignment.pipelines[role.pipeline], role.stage))
+            run.run(step, batches)
         finally:
             close = getattr(batches, "close", None)
             if close is not None:
@@ -301,7 +303,7 @@ class Pipelined:
         prepared = self._preparing.prepare(self._team.generation)
         for each in self._accumulations:
             each.close()
-        self._role, self._accumulations = prepared.role, prepared.accumulations
+        self._role, self._work, self._accumulations = prepared.role, prepared.work, prepared.accumulations
         self._is_ready = self._standing.has_state = True
         took_s = time.monotonic() - began
         self._recoveries.recovery_phase("move", self._state.step, took_s)
@@ -309,7 +311,8 @@ class Pipelined:
             self._recoveries.state_received(self._state.step, prepared.got_bytes, prepared.num_sources, took_s)
         if self._redo_began is not None:  # what is moved is no part of what is done again
             self._redo_began = time.monotonic()
-        self._loader.expect(self._state.step, () if self._role is None else self._role.read)
+        reads = self._role is not None and self._role.reads
+        self._loader.expect(self._state.step, self._work.micro_batches if reads else ())
 
 
 class _Collected:

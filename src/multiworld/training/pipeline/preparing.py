@@ -15,18 +15,20 @@ from .assignment import Role
 from .holdings import Holdings
 from .moving import Moving, Shipment, shipments
 from .owners import OwnersWorlds, owned_by
+from .work import StepWork, Work
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What this member works with in a generation. ``role``: None if it has nothing to do.
+    """What this member works with in a generation. ``role``: None if it has nothing to do. ``work``: of each step.
 
     ``got_bytes``: what it got from ``num_sources`` members.
     """
 
     role: Role | None
+    work: Work
     accumulations: list[Accumulation]
     got_bytes: int
     num_sources: int
@@ -66,7 +68,8 @@ class Preparing:
         team.meet()  # nobody drops a layer before all have got theirs
         holdings.hold(layers)
         leaves = {name: each.leaf for name, each in uses.items()}
-        shares = [assignment.micro_batches_of(each.id) for each in generation.members]
+        step_work = StepWork(assignment)
+        shares = [step_work.micro_batches_of(each.id) for each in generation.members]
         accumulations = [
             Accumulation(
                 each,
@@ -81,7 +84,13 @@ class Preparing:
             )
             for each in owned
         ]
-        return Prepared(role=role, accumulations=accumulations, got_bytes=moving.size_bytes, num_sources=len(got))
+        return Prepared(
+            role=role,
+            work=step_work.of(me),
+            accumulations=accumulations,
+            got_bytes=moving.size_bytes,
+            num_sources=len(got),
+        )
 
     def _captured(self, shipment: Shipment) -> StateDict:
         return {

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from ...world.world import World
 from ..health.timing import BACKWARD, DATA, FORWARD, WAIT, StepTimer
-from ..planning.operations import Kind, Operation
+from ..planning.operations import Kind
 from .assignment import Role
-from .boundary import BACKWARD_TAG, FORWARD_TAG, Incoming, Outgoing, gradients_of, received
+from .boundary import Incoming, Outgoing, gradients_of, received
+from .work import Task, Work
 
 
 class StageModel(Protocol):
@@ -62,6 +63,7 @@ class StageRun:
     def __init__(
         self,
         role: Role,
+        work: Work,
         model: StageModel,
         world: World,
         places: Callable[[str], int],
@@ -69,76 +71,71 @@ class StageRun:
         timer: StepTimer,
         check: Callable[[], None],
     ) -> None:
-        self._role, self._model, self._observer = role, model, observer
+        self._role, self._work, self._model, self._observer = role, work, model, observer
         self._timer, self._check = timer, check
-        count = len(role.micro_batches)
-        self._from_previous = self._to_previous = self._from_next = self._to_next = None
-        if role.previous:
-            place = places(role.previous)
-            self._from_previous = Incoming(world, place, FORWARD_TAG, count)
-            self._to_previous = Outgoing(world, place, BACKWARD_TAG)
-        if role.next:
-            place = places(role.next)
-            self._to_next = Outgoing(world, place, FORWARD_TAG)
-            self._from_next = Incoming(world, place, BACKWARD_TAG, count)
+        self._incoming = {
+            (each.kind, each.source): Incoming(world, places(each.source), each) for each in work.arrivals
+        }
+        self._outgoing = {
+            (kind, member): Outgoing(world, places(member), kind)
+            for kind, member in dict.fromkeys((each.kind, each.destination) for each in work.tasks if each.destination)
+        }
         self._in_flight: dict[int, _InFlight] = {}
 
-    def run(self, step: int, batches: Iterator[tuple[int, Any]], order: Sequence[Operation]) -> None:
-        """Do all of a step. Micro-batches in ``order`` are places in ``role.micro_batches``. Raises world errors."""
-        for kind, _, place in order:
+    def run(self, step: int, batches: Iterator[tuple[int, Any]]) -> None:
+        """Do all of a step. ``batches``: of the micro-batches in the order of their forwards. Raises world errors."""
+        for task in self._work.tasks:
             self._check()
-            number = self._role.micro_batches[place]
-            if kind is Kind.FORWARD:
-                self._forward(step, number, batches)
+            if task.kind is Kind.FORWARD:
+                self._forward(step, task, batches)
             else:
-                self._backward(number)
+                self._backward(task)
         self._timer.enter(WAIT)
-        for outgoing in (self._to_next, self._to_previous):
-            if outgoing is not None:
-                outgoing.wait()
+        for outgoing in self._outgoing.values():
+            outgoing.wait()
 
-    def _forward(self, step: int, number: int, batches: Iterator[tuple[int, Any]]) -> None:
-        batch = None
-        if self._role.read:
+    def _forward(self, step: int, task: Task, batches: Iterator[tuple[int, Any]]) -> None:
+        batch, number = None, task.micro_batch
+        if self._role.reads:
             self._timer.enter(DATA)
             at, batch = next(batches)
             assert at == number, "the loader yields micro-batches in the order in which they are asked for"
-        if self._from_previous is None:
+        if not task.source:
             inputs = self._model.inputs_of(batch)
         else:
-            self._timer.enter(WAIT)
-            inputs = received(self._from_previous.take(), self._model.needs_gradient(self._role.first))
+            inputs = received(self._taken(task), self._model.needs_gradient(self._role.first))
         self._timer.enter(FORWARD)
         self._observer.begin_forward(number)
         output = self._model.forward(self._role, step, number, inputs)
         present = self._in_flight[number] = _InFlight(inputs)
-        if self._to_next is None:
+        if not task.destination:
             present.loss = self._model.loss(output, batch)
             self._observer.end_forward(number)
         else:
             self._observer.end_forward(number)
             needed = self._model.needs_gradient(self._role.end)
-            self._to_next.put(output)
+            self._outgoing[task.kind, task.destination].put(output)
             present.outputs = [each for each, wanted in zip(output, needed, strict=True) if wanted]
 
-    def _backward(self, number: int) -> None:
-        present = self._in_flight.pop(number)
-        gradients: list[Tensor] | None = None
-        if self._from_next is not None:
-            self._timer.enter(WAIT)
-            gradients = self._from_next.take()
+    def _backward(self, task: Task) -> None:
+        present = self._in_flight.pop(task.micro_batch)
+        gradients = self._taken(task) if task.source else []
         self._timer.enter(BACKWARD)
-        self._observer.begin_backward(number)
+        self._observer.begin_backward(task.micro_batch)
         if present.loss is not None:
             present.loss.backward()  # type: ignore[no-untyped-call]
-            self._observer.lost(number, float(present.loss.detach()))
+            self._observer.lost(task.micro_batch, float(present.loss.detach()))
         else:
             pairs = [
                 (output, gradient)
-                for output, gradient in zip(present.outputs, gradients or (), strict=True)
+                for output, gradient in zip(present.outputs, gradients, strict=True)
                 if output.requires_grad
             ]
             torch.autograd.backward([each for each, _ in pairs], [each for _, each in pairs])
-        if self._to_previous is not None:
-            self._to_previous.put(gradients_of(present.inputs))
-        self._observer.end_backward(number)
+        if task.destination:
+            self._outgoing[task.kind, task.destination].put(gradients_of(present.inputs))
+        self._observer.end_backward(task.micro_batch)
+
+    def _taken(self, task: Task) -> list[Tensor]:
+        self._timer.enter(WAIT)
+        return self._incoming[task.kind, task.source].take(task.micro_batch)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from multiworld.training.pipeline.assignment import AssignedPipeline, Assignment, LayerMove, without_last_owners
 from multiworld.training.pipeline.moving import Shipment, shipments
 from multiworld.training.pipeline.owners import Owned, owned_by
+from multiworld.training.planning.plan import LOST
 
 TWO = Assignment(
     num_layers=6,
@@ -18,22 +20,19 @@ TWO = Assignment(
 PLACES = {name: place for place, name in enumerate("abcde")}
 
 
-def test_a_role_says_layers_neighbours_and_micro_batches() -> None:
-    role = TWO.role_of("d")
+def test_a_role_says_layers_and_who_reads_data() -> None:
+    role, first, last = map(TWO.role_of, "dab")
     assert role is not None
-    assert (role.pipeline, role.stage, role.num_stages, role.layers) == (1, 1, 3, (2, 3, 4))
-    assert (role.previous, role.next, role.max_in_flight) == ("c", "e", 2)
-    assert role.micro_batches == (5, 6, 7)
-    assert TWO.micro_batches_of("b") == (0, 1, 2, 3, 4)
-    first, last = TWO.role_of("a"), TWO.role_of("b")
     assert first is not None
     assert last is not None
-    assert (first.previous, last.next) == ("", "")
+    assert (role.pipeline, role.stage, role.num_stages, role.layers) == (1, 1, 3, (2, 3, 4))
+    assert (role.reads, first.reads, last.reads) == (False, True, True)
 
 
 def test_a_member_may_have_nothing_to_do() -> None:
     assert TWO.role_of("x") is None
-    assert TWO.layers_of("x") == TWO.micro_batches_of("x") == ()
+    assert TWO.layers_of("x") == ()
+    assert TWO.members == ("a", "b", "c", "d", "e")
 
 
 def test_every_layer_has_one_owner_in_each_pipeline() -> None:
@@ -45,6 +44,14 @@ def test_every_layer_has_one_owner_in_each_pipeline() -> None:
         ("b", "d"),
         ("b", "e"),
     ]
+
+
+def test_a_lost_member_owns_nothing() -> None:
+    whole, broken = TWO.pipelines
+    lost = replace(TWO, pipelines=(whole, replace(broken, members=("c", LOST, "e"))))
+    assert [lost.owners(layer) for layer in (1, 3, 5)] == [("a", "c"), ("b",), ("b", "e")]
+    assert (lost.members, lost.role_of(LOST)) == (("a", "b", "c", "e"), None)
+    assert without_last_owners(lost, ["b", "c"]) == ["c"]
 
 
 def test_tied_weights_are_owned_by_all_that_have_one_of_their_layers() -> None:
