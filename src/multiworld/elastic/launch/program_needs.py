@@ -12,6 +12,9 @@ TRAINING = re.compile(
 )
 TRAINING_MODULES = ("multiworld.training.job", "torch._dynamo")
 """torch imports the second one, which takes 2 s, when the first optimizer is made."""
+PIPELINES = re.compile(r"^[^#\n]*\.pipeline\(", re.M)
+PIPELINE_MODULE = "multiworld.training.pipeline.imports"
+"""A second for each process that cuts a model; and a replacement is waited for."""
 MAX_CHARACTERS = 1 << 20
 
 
@@ -26,4 +29,5 @@ def modules_needed(entrypoint: Entrypoint) -> tuple[str, ...]:
         return ()
     if TRAINING.search(text) is None:
         return ()
-    return tuple(module for module in TRAINING_MODULES if importlib.util.find_spec(module) is not None)
+    modules = (*TRAINING_MODULES, *((PIPELINE_MODULE,) if PIPELINES.search(text) else ()))
+    return tuple(module for module in modules if importlib.util.find_spec(module) is not None)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from multiworld.elastic.launch.program_needs import TRAINING_MODULES, modules_needed
+from multiworld.elastic.launch.program_needs import PIPELINE_MODULE, TRAINING_MODULES, modules_needed
 from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
 
 
@@ -23,6 +23,22 @@ def test_a_program_that_trains_needs_what_optimizers_import(tmp_path: Path, text
     program = tmp_path / "train.py"
     program.write_text(text)
     assert modules_needed(Entrypoint(kind=EntrypointKind.SCRIPT, target=str(program))) == TRAINING_MODULES
+
+
+@pytest.mark.parametrize(
+    ("line", "more"),
+    [
+        ("    pipe = job.pipeline(model, example=batch, loss=loss)\n", (PIPELINE_MODULE,)),
+        ("# job.pipeline(model)\n", ()),
+        ("pipeline(model)\n", ()),
+    ],
+)
+def test_a_program_that_cuts_a_model_needs_what_cutting_imports(
+    tmp_path: Path, line: str, more: tuple[str, ...]
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(f"from multiworld import training\n{line}")
+    assert modules_needed(Entrypoint(kind=EntrypointKind.SCRIPT, target=str(program))) == (*TRAINING_MODULES, *more)
 
 
 @pytest.mark.parametrize(
