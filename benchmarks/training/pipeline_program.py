@@ -25,6 +25,9 @@ STATES = 4
 
 MIN_STAGES = 2
 
+TIGHT = 0.999
+"""A node has not the memory for the whole model, and two have it if they compute activations anew."""
+
 Targets = tuple[Tensor, Tensor]
 """``[batch, seq]``, and the indices of the samples, ``[batch]``."""
 
@@ -66,6 +69,7 @@ def main() -> None:
     parser.add_argument("--exact", action="store_true")
     parser.add_argument("--count-resources", action="store_true")
     parser.add_argument("--pace-s", type=float, default=0.0, help="of each layer and micro-batch")
+    parser.add_argument("--room", type=float, default=TIGHT, help="a node's memory, in states of the whole model")
     worker = Worker(parser, int(os.environ["RANK"]))
     options, task = worker.options, worker.task
     watch_channel(worker.orders)
@@ -79,7 +83,7 @@ def main() -> None:
         stages=chain,
         example=default_collate([data[index] for index in range(options.micro_batch)]),
         loss=lambda output, targets: _loss(worker, job, output, targets),
-        memory_bytes=STATES * sum(each.nbytes for layer in chain for each in layer.parameters()) - 1,
+        memory_bytes=int(options.room * STATES * sum(each.nbytes for layer in chain for each in layer.parameters())),
     )
     if pipe.templates.smallest != MIN_STAGES:
         raise ValueError(f"the smallest pipeline has {pipe.templates.smallest} stages, not {MIN_STAGES}")
@@ -101,6 +105,8 @@ def main() -> None:
             scheduler.step()
     digests = {index: _digest(chain[index], optimizer) for index in pipe.layers}
     worker.journal.write("ended", layers=digests, predicted_s=_predicted_s(pipe))
+    if options.room > 1 and _recomputes(pipe):
+        raise ValueError(f"with --room {options.room} nothing was to be computed twice")
 
 
 def _loss(worker: Worker, job: training.Job, output: Tensor, targets: Targets) -> Tensor:
@@ -115,6 +121,11 @@ def _predicted_s(pipe: Pipe) -> float:
     return max(
         pipe.templates.iteration_s(len(each.members), each.num_micro_batches) for each in pipe.assignment.pipelines
     )
+
+
+def _recomputes(pipe: Pipe) -> bool:
+    assert pipe.assignment is not None
+    return any(each.recompute for each in pipe.assignment.pipelines)
 
 
 def _digest(layer: nn.Module, optimizer: torch.optim.Optimizer) -> str:
