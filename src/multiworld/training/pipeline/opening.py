@@ -22,10 +22,12 @@ from ..profiles.cache import cached_profile
 from ..recovery.records import Generation
 from ..recovery.team import Team
 from ..state import TrainingState
+from .experience import Experience
 from .making import make_pipelined_trainer
 from .model import Loss
 from .parts import PipelinedParts
 from .planner import Planner
+from .remembering import Remembering
 from .statistics import changing
 
 
@@ -55,9 +57,16 @@ class Opened:
         """Raises TypeError that names a part of the state which cannot be sent to others."""
         state.apart = self.parts.holdings
         state.add("optimizers", self.parts.holdings)
+        experience = Experience(now=time.monotonic())
+        recoveries = Remembering(experience, recoveries)
         trainer = make_pipelined_trainer(team, state, self.parts, self.loss, loader, observer, recoveries, options)
         trainer.services.timer = self._timer()
-        planner = Planner(self.templates, tolerate=options.tolerate, num_micro_batches=loader.num_micro_batches)
+        planner = Planner(
+            self.templates,
+            tolerate=options.tolerate,
+            num_micro_batches=loader.num_micro_batches,
+            experience=experience,
+        )
         planner.check(num_nodes)
         membership = team.membership
 

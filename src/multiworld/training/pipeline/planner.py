@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -14,10 +15,9 @@ from ..planning.template import Stage, Template
 from ..planning.templates import Templates
 from ..recovery.records import Generation
 from .assignment import AssignedPipeline, Assignment, LayerMove
+from .experience import Experience
 from .seen import with_busy
 
-BYTES_PER_S = 1e9  # between two members, for the choice among policies
-FORM_S = 0.1
 POLICIES = frozenset(Policy) - {Policy.REROUTE}
 """Those that the members can carry out."""
 
@@ -25,8 +25,12 @@ POLICIES = frozenset(Policy) - {Policy.REROUTE}
 class Planner:
     """``num_micro_batches``: of a step. Any member may propose: what it proposes is in the generation's record."""
 
-    def __init__(self, templates: Templates, *, tolerate: int, num_micro_batches: int) -> None:
+    def __init__(
+        self, templates: Templates, *, tolerate: int, num_micro_batches: int, experience: Experience | None = None
+    ) -> None:
+        """``experience``: this member's, with which it proposes."""
         self._templates, self._tolerate, self._num_micro_batches = templates, tolerate, num_micro_batches
+        self._experience = Experience(now=time.monotonic()) if experience is None else experience
 
     def check(self, num_members: int) -> None:
         """Raises PlanError if so many members cannot form pipelines, or a step has too few micro-batches for them."""
@@ -38,8 +42,9 @@ class Planner:
         conditions = Conditions(
             tolerate=self._tolerate,
             num_micro_batches=self._num_micro_batches,
-            bytes_per_s=BYTES_PER_S,
-            form_s=FORM_S,
+            expected_s=self._experience.expected_s(now=time.monotonic()),
+            bytes_per_s=self._experience.bytes_per_s,
+            form_s=self._experience.form_s,
             hosts={each.id: each.host for each in generation.members},
             divide_layers=False,
             allowed=POLICIES,
