@@ -28,6 +28,9 @@ def make_templates(
 ) -> Templates:
     """Return a template for each number of nodes that a pipeline may get out of ``num_nodes``.
 
+    From n0, the least that holds the model, to 2 * n0 - 1 there are templates even where these are more than
+    ``num_nodes``: so if more nodes come later, some pipelines use all of them (see ``coverage``).
+
     ``tolerate``: any so many nodes may be lost while a replica of each layer is left. ``num_micro_batches``: of a step
     of one pipeline, for which templates are chosen; None: four for each device. ``schedules``, ``refine``: as
     for ``best_templates``. Raises ModelTooLargeError or LayerTooLargeError (with the arithmetic) if these nodes cannot
@@ -80,8 +83,8 @@ def _enough(profile: Profile, nodes: Sequence[Node]) -> int:
 
 
 def largest_size(smallest: int, num_nodes: int, tolerate: int) -> int:
-    """Return the largest pipeline beside ``tolerate`` smallest ones, or that of nodes that are too few for these."""
-    return max(num_nodes - tolerate * smallest, min(2 * smallest - 1, num_nodes))
+    """Return the largest pipeline beside ``tolerate`` smallest ones, or that with which any count can be reached."""
+    return max(num_nodes - tolerate * smallest, 2 * smallest - 1)
 
 
 class Templates:

@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from multiworld.training.errors import LayerTooLargeError, ModelTooLargeError, TooFewNodesError
+from multiworld.training.planning.instantiation import instantiate
 from multiworld.training.planning.nodes import Node
 from multiworld.training.planning.profile import LayerCost, Profile
 from multiworld.training.planning.templates import make_templates
@@ -78,6 +79,16 @@ def test_counts_of_nodes_that_no_templates_use_up_are_named() -> None:
     templates = make_templates(profile(5, state_gib=2), Node(memory_bytes=3 * GIB), num_nodes=13, tolerate=1)
     assert templates.sizes == (5,)  # a layer on each, and there are no more layers
     assert templates.uncovered == (6, 7, 8, 9, 11, 12, 13)
+
+
+@pytest.mark.parametrize("num_nodes", [3, 4, 6])
+def test_a_job_that_grows_past_its_first_nodes_uses_all_of_them(num_nodes: int) -> None:
+    templates = make_templates(profile(), Node(memory_bytes=5 * GIB), num_nodes=num_nodes, tolerate=1)
+    assert set(templates.sizes) >= {3, 4, 5}
+    for grown in range(3, 20):
+        made = instantiate(templates, grown, tolerate=1, num_micro_batches=24)
+        assert made.idle == 0
+        assert made.tolerates == (1 if grown >= 6 else 0)
 
 
 def test_a_size_whose_micro_batches_do_not_fit_holds_fewer_of_them() -> None:
