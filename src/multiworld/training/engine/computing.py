@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ...errors import WorldBrokenError, WorldClosedError
@@ -16,6 +15,7 @@ from .buffers import Buffers
 from .gradients import FlatBucket, Gradients
 from .progress import StepProgress
 from .reduction import Reduction
+from .seeds import seed_of, seed_torch
 from .services import Services
 
 
@@ -159,12 +159,4 @@ class Computing:
 
     def _seed_for(self, step: int, micro_batch: int) -> None:
         if self._seed is not None:
-            torch.manual_seed(seed_of(self._seed, step, micro_batch))
-
-
-def seed_of(seed: int, step: int, micro_batch: int) -> int:
-    """Return a seed for each (seed, step, micro-batch): SplitMix64's finalizer over the three (Steele et al. 2014)."""
-    mixed = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + (micro_batch + 1) * 0x94D049BB133111EB) % 2**64
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) % 2**64
-    return (mixed ^ (mixed >> 31)) % 2**63
+            seed_torch(seed_of(self._seed, step, micro_batch))

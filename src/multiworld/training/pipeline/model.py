@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ...model.layers import LayeredModel
-from ..engine.computing import seed_of
+from ..engine.seeds import seed_of, seed_torch
 from .assignment import Role
 
 Loss = Callable[[Any, Any], Tensor]
@@ -37,7 +36,7 @@ class LayeredStage:
         values: Any = inputs
         for layer in role.layers:
             if self._seed is not None:
-                torch.manual_seed(seed_of(seed_of(self._seed, step, micro_batch), layer, 0))
+                seed_torch(seed_of(seed_of(self._seed, step, micro_batch), layer, 0))
             module = self._model.layers[layer].module
             if role.recompute and layer != len(self._model.layers) - 1:
                 values = checkpoint(module, *values, use_reentrant=False)

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from multiworld.errors import PeerDiedError
-from multiworld.training.engine.computing import seed_of
 from multiworld.training.engine.health import NoHealth
 
 from .fake_member import BROKEN, FakeMember
@@ -130,9 +129,3 @@ def test_parameters_without_a_gradient_are_named() -> None:
     assert member.computing.unused == {0}
     member.compute(0)
     assert member.computing.unused == set()
-
-
-def test_steps_micro_batches_and_seeds_have_seeds_of_their_own() -> None:
-    seeds = {seed_of(seed, step, number) for seed in range(4) for step in range(50) for number in range(-1, 8)}
-    assert len(seeds) == 4 * 50 * 9
-    assert all(0 <= each < 2**63 for each in seeds)
