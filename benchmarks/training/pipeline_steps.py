@@ -20,7 +20,7 @@ CASE = Case("two pipelines, four micro-batches each", 4, 8)
 ROOMY = OURS_PIPELINES.having("ours", "--room", "1.5")
 """Two nodes have room for the model and all its activations, which torch's pipelines keep, too; one has not."""
 
-PACE_S = 0.01
+PACE_S = 0.02
 """Of a layer and micro-batch. Processes that wait are as fast as on a machine of their own, on any number of cores."""
 
 PACED = ["--pace-s", str(PACE_S), "--micro-batch", "1", "--global-batch", "32"]
