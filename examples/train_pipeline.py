@@ -70,7 +70,8 @@ def make_model() -> tuple[str, nn.Module]:
         from transformers import AutoModelForCausalLM, GPT2Config  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
         return "our own GPT", GPT(num_blocks=6)
-    config = GPT2Config(n_layer=6, n_embd=WIDTH, n_head=4, n_positions=LENGTH, vocab_size=WORDS, use_cache=False)
+    size = {"n_layer": 6, "n_embd": WIDTH, "n_head": 4, "n_positions": LENGTH, "vocab_size": WORDS}
+    config = GPT2Config(**size, bos_token_id=0, eos_token_id=0, use_cache=False)
     return "Hugging Face's GPT-2", AutoModelForCausalLM.from_config(config)
 
 
@@ -91,8 +92,10 @@ def next_word_loss(output: Any, target: Tensor) -> Tensor:
 
 
 def memory_of(model: nn.Module) -> int:
-    """Return what the model needs with its gradients and AdamW's two values for each parameter, without activations."""
-    return 4 * sum(each.nbytes for each in model.parameters())
+    """Return too little for the whole model and enough for half of it: parameters, gradients, AdamW's two values for
+    each, and some room for activations.
+    """
+    return 6 * sum(each.nbytes for each in model.parameters())
 
 
 def main() -> None:
