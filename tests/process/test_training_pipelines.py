@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(scaled(120))]  # each tra
 
 PROGRAM = Path(__file__).with_name("training_pipeline_program.py")
 TOTAL = 12
-GPT = Options(model="gpt", layers_of_a_process=9)
+GPT = Options(model="gpt", layers_of_a_process=14)
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Committed:
     loss: float
     layers: tuple[int, ...]
     lr: float
+    num_reroutes: int
 
 
 def train(folder: Path, options: Options, *, num_processes: int = 4) -> dict[int, list[Committed]]:
@@ -52,7 +53,7 @@ def read(folder: Path) -> dict[int, list[Committed]]:
             if "end" in said:
                 continue
             rank = int(path.name.partition("-")[0])
-            one = Committed(rank, said["loss"], tuple(said["layers"]), said["lr"][0])
+            one = Committed(rank, said["loss"], tuple(said["layers"]), said["lr"][0], said["reroutes"])
             seen.setdefault(said["step"], []).append(one)
     return dict(sorted(seen.items()))
 
@@ -120,6 +121,36 @@ def test_losses_keep_their_bits_when_a_stage_is_killed(
 def test_a_second_loss_while_layers_are_moved_is_survived(tmp_path: Path, expected: Sequence[float]) -> None:
     seen = train(tmp_path / "run", Options(kills=((3, 4, "backward"), (2, 4, "move")), waits_for=TOTAL))
     assert losses(seen) == list(expected)
+
+
+@pytest.mark.parametrize(("rank", "moment"), [(0, "forward"), (3, "backward"), (1, "reduced"), (2, "committed")])
+def test_losses_keep_their_bits_when_peers_compute_for_a_lost_stage(
+    tmp_path: Path, expected: Sequence[float], rank: int, moment: str
+) -> None:
+    seen = train(tmp_path / "run", Options(kills=((rank, 4, moment),), waits_for=TOTAL, moves_are_dear=True))
+    assert losses(seen) == list(expected)
+    (after,) = {one.num_reroutes for one in seen[5]}
+    if after:  # no replacement has come yet
+        assert {one.rank: one.layers for one in seen[5]}.items() <= {one.rank: one.layers for one in seen[3]}.items()
+    assert {one.num_reroutes for each in seen.values() for one in each} == {0, 1}
+    if len(seen[TOTAL - 1]) == 4:  # the replacement has the lost place
+        assert {one.num_reroutes for one in seen[TOTAL - 1]} == {0}
+
+
+def test_a_second_loss_while_peers_compute_for_the_first_is_survived(tmp_path: Path, expected: Sequence[float]) -> None:
+    kills = ((3, 4, "backward"), (2, 5, "forward"))
+    seen = train(tmp_path / "run", Options(kills=kills, waits_for=TOTAL, moves_are_dear=True), num_processes=6)
+    assert losses(seen) == list(expected)
+    assert 1 in {one.num_reroutes for each in seen.values() for one in each}
+
+
+def test_sums_over_peers_are_right_without_exact(tmp_path: Path) -> None:
+    options = replace(GPT, exact=False, dropout=0.0)
+    expected = losses(train(tmp_path / "undisturbed", options))
+    options = replace(options, kills=((1, 4, "backward"),), waits_for=TOTAL, moves_are_dear=True, layers_of_a_process=9)
+    seen = train(tmp_path / "killed", options)
+    assert losses(seen) == pytest.approx(expected, rel=1e-6)
+    assert 1 in {one.num_reroutes for each in seen.values() for one in each}
 
 
 def test_another_number_of_processes_gives_the_same_bits(tmp_path: Path, expected: Sequence[float]) -> None:

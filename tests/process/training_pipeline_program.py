@@ -5,6 +5,7 @@ training_pipeline_program.py FOLDER OPTIONS, where OPTIONS is JSON: see ``Option
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -21,10 +22,14 @@ from torch.utils.data import TensorDataset
 
 from multiworld import training
 from multiworld.training.engine.step import Step
+from multiworld.training.pipeline import opening
+from multiworld.training.pipeline.experience import Experience
 from multiworld.training.pipeline.pipe import Pipe
 from multiworld.training.pipeline.pipelined import Pipelined
 from multiworld.training.pipeline.preparing import Preparing
 from multiworld.training.pipeline.stage import StageRun
+from multiworld.training.planning.profile import Profile
+from multiworld.training.profiles import cached_profile
 
 WIDTH, DEPTH, GLOBAL_BATCH, MICRO_BATCH, NUM_TOKENS = 32, 6, 24, 3, 40
 MAX_NORM = 1.0
@@ -49,6 +54,11 @@ class Options:
     checkpoint: str = ""
     waits_for: int = 0
     """Take so many steps more slowly, so that replacements come in time."""
+    moves_are_dear: bool = False
+    """Plan as if all layers took the same time, and moving one very long: peers compute for those that are lost.
+
+    So all pipelines have two stages, if there is an even number of processes.
+    """
 
 
 class Block(nn.Module):
@@ -153,8 +163,23 @@ def replace(owner: type, name: str, end: Callable[[int], None], job: training.Jo
     setattr(owner, name, method)
 
 
+def make_moves_dear() -> None:
+    Experience.bytes_per_s = 1e-3  # type: ignore[assignment, method-assign]
+
+    def even_profile(*args: Any, **given: Any) -> Profile:
+        profile = cached_profile(*args, **given)
+        layers = tuple(
+            dataclasses.replace(each, forward_s=0.001, backward_s=0.002, activation_bytes=0) for each in profile.layers
+        )
+        return dataclasses.replace(profile, layers=layers, latency_s=0.0)
+
+    vars(opening)["cached_profile"] = even_profile
+
+
 def main(folder: Path, options: Options) -> None:
     torch.set_num_threads(1)
+    if options.moves_are_dear:
+        make_moves_dear()
     rank = int(os.environ["RANK"])
     checkpoint = training.Checkpoint(options.checkpoint, every_steps=3) if options.checkpoint else None
     job = training.join("pipelined", tolerate=1, exact=options.exact, checkpoint=checkpoint)
@@ -184,6 +209,7 @@ def main(folder: Path, options: Options) -> None:
                     "step": step.index,
                     "loss": step.values["loss"],
                     "layers": pipe.layers,
+                    "reroutes": len(assignment.reroutes) if (assignment := pipe.assignment) is not None else 0,
                     "lr": scheduler.get_last_lr(),
                 }
                 print(json.dumps(said), file=journal, flush=True)

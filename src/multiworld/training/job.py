@@ -54,6 +54,7 @@ from .parts import TrainedParts
 from .pipeline.assignment import Assignment
 from .pipeline.parts import PipelinedParts
 from .pipeline.pipe import Pipe
+from .pipeline.work import StepWork
 from .planning.installed import check_installed
 from .publishing import Listener, Publisher
 from .recovery.agreement import Rules
@@ -602,7 +603,7 @@ class Job:
             ]
             writers: Sequence[str] | None = None  # those that have parts of the state for themselves
             if generation.assignment is not None:
-                writers = generation.assignment.pipelines[0].members
+                writers = StepWork(generation.assignment).members_of(0)
             elif self.replica.size > 1:
                 writers = ready[: self.replica.size]
             self._keeper.on_members(generation.number, ready, writers)

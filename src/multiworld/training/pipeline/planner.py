@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import accumulate
 
-from ..planning.changes.conditions import Conditions, Policy
+from ..planning.changes.conditions import Conditions
 from ..planning.changes.moves import moves_to
 from ..planning.changes.reconfiguration import CheckpointNeeded, Reconfiguration, reconfigure, start
 from ..planning.instantiation import instantiate
+from ..planning.operations import Kind
 from ..planning.plan import Move, Pipeline, Plan
 from ..planning.template import Stage, Template
 from ..planning.templates import Templates
 from ..recovery.records import Generation
-from .assignment import AssignedPipeline, Assignment, LayerMove
+from .assignment import AssignedPipeline, Assignment, LayerMove, SharedOrder
 from .experience import Experience
 from .seen import with_busy
 
-POLICIES = frozenset(Policy) - {Policy.REROUTE}
-"""Those that the members can carry out."""
+OPERATION_S = 2e-5  # of a rerouted step, to simulate it on a busy processor
 
 
 class Planner:
@@ -47,7 +48,7 @@ class Planner:
             form_s=self._experience.form_s,
             hosts={each.id: each.host for each in generation.members},
             divide_layers=False,
-            allowed=POLICIES,
+            operation_s=OPERATION_S,
         )
         members = [each.id for each in generation.members]
         chosen = None
@@ -79,9 +80,10 @@ class Planner:
         return moves_to(plan.pipelines, held, layer_bytes, divide=False)
 
     def _assignment(self, chosen: Reconfiguration) -> Assignment:
+        limits = {place: limit for each in chosen.shared for place, limit in each.limits.items()}
         return Assignment(
             num_layers=self._templates.profile.num_layers,
-            pipelines=tuple(map(_assigned, chosen.plan.pipelines)),
+            pipelines=tuple(_assigned(each, index, limits) for index, each in enumerate(chosen.plan.pipelines)),
             moves=tuple(
                 LayerMove(first=each.layer, end=each.layer + 1, source=each.source, destination=each.destination)
                 for each in chosen.moves
@@ -90,50 +92,70 @@ class Planner:
             iteration_s=chosen.plan.iteration_s,
             tolerates=chosen.plan.tolerates,
             idle=chosen.plan.idle,
+            reroutes=chosen.plan.reroutes,
+            orders=tuple(_orders(chosen)),
         )
 
     def _plan(self, assignment: Assignment) -> Plan:
-        pipelines = tuple(self._pipeline(each) for each in assignment.pipelines)
         return Plan(
-            pipelines=pipelines,
+            pipelines=tuple(self._pipeline(each, assignment) for each in assignment.pipelines),
             iteration_s=assignment.iteration_s,
             tolerates=assignment.tolerates,
+            reroutes=assignment.reroutes,
             idle=assignment.idle,
         )
 
-    def _pipeline(self, assigned: AssignedPipeline) -> Pipeline:
+    def _pipeline(self, assigned: AssignedPipeline, assignment: Assignment) -> Pipeline:
         """Return it as an instance of our template, or of the proposer's if that has cut elsewhere."""
+        template = self._foreign(assigned, assignment)
         size = len(assigned.members)
         if size in self._templates.sizes:
-            template = self._templates.template(size)
-            if tuple(each.first for each in template.stages) == assigned.starts:
-                return Pipeline(
-                    template=template, members=assigned.members, num_micro_batches=assigned.num_micro_batches
-                )
+            ours = self._templates.template(size)
+            if [each.first for each in ours.stages] == [each.first for each in template.stages]:
+                template = ours
+        return Pipeline(template=template, members=assigned.members, num_micro_batches=assigned.num_micro_batches)
+
+    def _foreign(self, assigned: AssignedPipeline, assignment: Assignment) -> Template:
+        """Return what pipelines that are cut like this one have in common, so that they can compute for each other."""
+        alike = [each for each in assignment.pipelines if each.starts == assigned.starts]
         ends = (*assigned.starts[1:], self._templates.profile.num_layers)
-        template = Template(
-            num_nodes=size,
+        return Template(
+            num_nodes=len(assigned.members),
             stages=tuple(
                 Stage(first=first, end=end, node=node)
                 for node, (first, end) in enumerate(zip(assigned.starts, ends, strict=True))
             ),
-            num_micro_batches=assigned.num_micro_batches,
+            num_micro_batches=max(each.num_micro_batches for each in alike),
             iteration_s=0.0,
-            max_in_flight=assigned.max_in_flight,
+            max_in_flight=tuple(map(min, zip(*(each.max_in_flight for each in alike), strict=True))),
             schedule=assigned.schedule,
             recompute=assigned.recompute,
         )
-        return Pipeline(template=template, members=assigned.members, num_micro_batches=assigned.num_micro_batches)
 
 
-def _assigned(pipeline: Pipeline) -> AssignedPipeline:
+def _assigned(pipeline: Pipeline, index: int, limits: Mapping[tuple[int, int], int]) -> AssignedPipeline:
+    """``limits``: micro-batches in flight by pipeline and stage, where members also compute for other pipelines."""
     template = pipeline.template
     assert [each.node for each in template.stages] == list(range(template.num_nodes)), "a stage on each node"
     return AssignedPipeline(
         members=pipeline.members,
         starts=tuple(each.first for each in template.stages),
         num_micro_batches=pipeline.num_micro_batches,
-        max_in_flight=template.max_in_flight,
+        max_in_flight=tuple(limits.get((index, stage), most) for stage, most in enumerate(template.max_in_flight)),
         schedule=template.schedule,
         recompute=template.recompute,
     )
+
+
+def _orders(chosen: Reconfiguration) -> Iterator[SharedOrder]:
+    """Number the micro-batches of simulated steps as the step does: pipeline after pipeline."""
+    counts = [each.num_micro_batches for each in chosen.plan.pipelines]
+    begins = list(accumulate(counts, initial=0))
+    for step in chosen.shared:
+        for (pipeline, stage), operations in step.simulated().items():
+            numbered = ((each.kind, begins[each.pipeline] + each.micro_batch) for each in operations)
+            yield SharedOrder(
+                pipeline=pipeline,
+                stage=stage,
+                operations=tuple(number if kind is Kind.FORWARD else ~number for kind, number in numbered),
+            )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from ..planning.operations import Kind
@@ -80,15 +82,26 @@ class StepWork:
         role = self._assignment.role_of(member)
         if role is None:
             return ()
-        place = (role.pipeline, role.stage)
-        return tuple(
-            sorted(
-                number
-                for pipeline, numbers in enumerate(self._dealt)
-                for turn, number in enumerate(numbers)
-                if self._place(pipeline, role.stage, turn) == place
-            )
-        )
+        return self._computed[role.pipeline, role.stage]
+
+    @cached_property
+    def _computed(self) -> dict[Place, tuple[int, ...]]:
+        """The micro-batches that are computed at each place, ascending."""
+        found: dict[Place, list[int]] = defaultdict(list)
+        for pipeline, numbers in enumerate(self._dealt):
+            for stage in range(len(self._assignment.pipelines[pipeline].members)):
+                peers = self._peers.get((pipeline, stage))
+                if peers is None:
+                    found[pipeline, stage] += numbers
+                    continue
+                for peer, number in zip(peers, numbers, strict=False):
+                    found[peer, stage].append(number)
+        return {place: tuple(sorted(numbers)) for place, numbers in found.items()}
+
+    def members_of(self, pipeline: int) -> tuple[str, ...]:
+        """Return who computes the first micro-batch of a pipeline: together they hold all layers, each layer once."""
+        stages = range(len(self._assignment.pipelines[pipeline].members))
+        return tuple(self._member(self._place(pipeline, stage, 0)) for stage in stages)
 
     def of(self, member: str) -> Work:
         role = self._assignment.role_of(member)

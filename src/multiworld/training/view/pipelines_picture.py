@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 
-from ...world.launcher.pipelines import PipelineRanks
+from ...world.launcher.pipelines import LOST_RANK, PipelineRanks
 from ..events import PipelinesChanged
 from .svg import LEFT, RIGHT, WIDTH, text
 from .words import counted
@@ -25,9 +25,10 @@ def add_pipelines(
 ) -> float:
     """Add a row for each rank, with its layers over the steps; return the end. ``last``: the last step.
 
-    All ranks of a pipeline have its colour, and its micro-batches stand in the row of its first stage.
+    All ranks of a pipeline have its colour, and its micro-batches stand in the row of its first stage; those that a
+    rank computes stand in its row if some are of other pipelines.
     """
-    ranks = sorted({rank for change in changes for each in change.pipelines for rank in each.ranks})
+    ranks = sorted({rank for change in changes for each in change.pipelines for rank in each.ranks} - {LOST_RANK})
     row_of = {rank: row for row, rank in enumerate(ranks[:MAX_RANKS])}
     parts.append(text(LEFT, top, "pipelines: a colour for each, with the layers of its ranks", "ink head"))
     top += 8
@@ -59,11 +60,15 @@ class _Box:
 def _stage(box: _Box, pipeline: PipelineRanks, stage: int, num_layers: int) -> list[str]:
     layers = pipeline.layers_of(stage, num_layers)
     told = f"{layers[0]}" if len(layers) == 1 else f"{layers[0]}-{layers[-1]}"
-    batches = counted(pipeline.num_micro_batches, "micro-batch")
+    batches = counted(pipeline.num_computed(stage), "micro-batch")
     title = escape(f"rank {pipeline.ranks[stage]}: stage {stage} of pipeline {box.pipeline}, layers {told}, {batches}")
     drawn = [_rect(box, title)]
     label = f"layers {told}"
-    label = f"{label}, {batches}" if not stage and box.width > 6.6 * len(f"{label}, {batches}") else label
+    label = (
+        f"{label}, {batches}"
+        if (pipeline.computed or not stage) and box.width > 6.6 * len(f"{label}, {batches}")
+        else label
+    )
     if box.width > 6.6 * len(label):
         drawn.append(text(box.left + 5, box.top + 12, label, "ink small"))
     return drawn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...world.launcher.pipelines import PipelineRanks, pipelines_text, sizes_of
+from ...world.launcher.pipelines import LOST_RANK, PipelineRanks, pipelines_text, sizes_of
 from ..events import PipelinesChanged
 from .recoveries import Recovery
 from .report import MemberReport, Note, TrainingReport, lossy_causes
@@ -85,12 +85,17 @@ def _pipelines(changes: Sequence[PipelinesChanged]) -> list[str]:
 
 
 def _pipeline(pipeline: PipelineRanks, num_layers: int) -> str:
-    stages = [
-        f"rank {rank} {_range(pipeline.layers_of(stage, num_layers))}" for stage, rank in enumerate(pipeline.ranks)
-    ]
-    idle = 1.0 - sum(pipeline.busy) / len(pipeline.busy) if pipeline.busy else None
-    bubbles = "" if idle is None else f", {100 * idle:.0f} % bubbles"
+    stages = [_stage(pipeline, stage, num_layers) for stage in range(len(pipeline.ranks))]
+    bubbles = "" if pipeline.idle is None else f", {100 * pipeline.idle:.0f} % bubbles"
     return f"{', '.join(stages)}: {counted(pipeline.num_micro_batches, 'micro-batch')}{bubbles}"
+
+
+def _stage(pipeline: PipelineRanks, stage: int, num_layers: int) -> str:
+    rank, layers = pipeline.ranks[stage], _range(pipeline.layers_of(stage, num_layers))
+    if rank == LOST_RANK:
+        return f"others {layers}"
+    num = pipeline.num_computed(stage)
+    return f"rank {rank} {layers}" + ("" if num == pipeline.num_micro_batches else f" (computes {num})")
 
 
 def _range(layers: range) -> str:

@@ -6,24 +6,42 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 MAX_SIZES = 4  # that are told one by one
+LOST_RANK = -1
+"""Stands where a process was lost and others compute its part."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineRanks:
-    """One pipeline. ``ranks``: those of its stages, in order; stage ``i`` has the layers from ``starts[i]`` on.
+    """One pipeline. ``ranks``: those of its stages, in order, or LOST_RANK; stage ``i`` has the layers from
+    ``starts[i]`` on.
 
     ``num_micro_batches``: of each step. ``busy``: the part of a step, from 0 to 1, in which each stage computes, as
-    predicted; the rest are bubbles. Empty: nothing is predicted. Raises ValueError for stages that do not match.
+    predicted; the rest are bubbles. Empty: nothing is predicted. ``computed``: how many micro-batches of a step each
+    rank computes, some of which are of other pipelines; empty: those of this one. Raises ValueError for stages that do
+    not match.
     """
 
     ranks: tuple[int, ...]
     starts: tuple[int, ...]
     num_micro_batches: int
     busy: tuple[float, ...] = ()
+    computed: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if len(self.starts) != len(self.ranks) or len(self.busy) not in (0, len(self.ranks)):
-            raise ValueError(f"{len(self.ranks)} ranks, {len(self.starts)} starts and {len(self.busy)} predictions")
+        num_stages = len(self.ranks)
+        if len(self.starts) != num_stages or {len(self.busy), len(self.computed)} - {0, num_stages}:
+            told = f"{len(self.starts)} starts, {len(self.busy)} predictions and {len(self.computed)} counts"
+            raise ValueError(f"{num_stages} ranks, {told}")
+
+    @property
+    def idle(self) -> float | None:
+        """The part of a step in which its ranks wait, as predicted."""
+        busy = [each for each, rank in zip(self.busy, self.ranks, strict=False) if rank != LOST_RANK]
+        return 1.0 - sum(busy) / len(busy) if busy else None
+
+    def num_computed(self, stage: int) -> int:
+        """Return how many micro-batches the rank of a stage computes in a step."""
+        return self.computed[stage] if self.computed else self.num_micro_batches
 
     def layers_of(self, stage: int, num_layers: int) -> range:
         """Return the layers of a stage. ``num_layers``: of the model."""
@@ -32,7 +50,8 @@ class PipelineRanks:
 
 
 def sizes_of(pipelines: Iterable[PipelineRanks]) -> tuple[int, ...]:
-    return tuple(len(each.ranks) for each in pipelines)
+    """Return how many processes each has."""
+    return tuple(sum(rank != LOST_RANK for rank in each.ranks) for each in pipelines)
 
 
 def pipelines_text(sizes: Sequence[int]) -> str:

@@ -72,6 +72,11 @@ def test_a_peer_of_a_lost_member_also_has_that_pipelines_micro_batches() -> None
     assert step.of("c").arrivals == (Arrivals(B, "d", (1, 2)),)
 
 
+def test_members_of_a_pipeline_with_a_gap_hold_all_layers_with_a_peer() -> None:
+    assert StepWork(REROUTED).members_of(0) == ("a", "d")
+    assert StepWork(REROUTED).members_of(1) == ("c", "d")
+
+
 def test_a_step_may_have_fewer_micro_batches_dealt_otherwise() -> None:
     assert StepWork(TWO, [(2, 6), ()]).of("b").micro_batches == (2, 6)
     assert StepWork(TWO, [(2, 6), ()]).of("e") == Work(tasks=(), arrivals=())

@@ -179,18 +179,23 @@ function faultRow(fault, pipelines) {
   if (parts) row.append(bar(fault));
   return row;
 }
+function pipelineRank(pipeline, stage) {  // below 0: it was lost, and the same stage of other pipelines does its work
+  const rank = pipeline.ranks[stage], computed = pipeline.computed?.[stage] ?? pipeline.num_micro_batches;
+  if (rank < 0) return "lost: others compute";
+  return computed === pipeline.num_micro_batches ? `rank ${rank}` : `rank ${rank}, ${count(computed)} micro-batches`;
+}
 function stageBox(pipeline, stage, numLayers, xOf, y, height, hue) {
-  const first = pipeline.starts[stage], end = pipeline.starts[stage + 1] ?? numLayers, rank = pipeline.ranks[stage];
+  const first = pipeline.starts[stage], end = pipeline.starts[stage + 1] ?? numLayers, who = pipelineRank(pipeline, stage);
   const layers = end - first === 1 ? `layer ${first}` : `layers ${first}–${end - 1}`, busy = pipeline.busy[stage];
-  const idle = busy === undefined ? "" : `${Math.round(100 * (1 - busy))} % bubbles`;
+  const idle = busy === undefined || pipeline.ranks[stage] < 0 ? "" : `${Math.round(100 * (1 - busy))} % bubbles`;
   const x = xOf(first), width = Math.max(1, xOf(end) - x - 3), tall = height - (busy === undefined ? 0 : 6);
-  const box = draw("g", {class: "stage hue" + hue}, draw("title", {}, `rank ${rank}: ${layers}${idle && ", " + idle}`),
+  const box = draw("g", {class: "stage hue" + hue}, draw("title", {}, `${who}: ${layers}${idle && ", " + idle}`),
     draw("rect", {class: "holds", x, y, width, height, rx: 4}));
   if (idle) {
     box.append(draw("rect", {class: "idle", x: x + 4, y: y + tall - 3, width: Math.max(0, width - 8), height: 5, rx: 2}),
       draw("rect", {class: "busy", x: x + 4, y: y + tall - 3, width: Math.max(0, (width - 8) * busy), height: 5, rx: 2}));
   }
-  [[`rank ${rank}`, "who"], [layers, ""], [idle, ""]].forEach(([says, kind], line) => {
+  [[who, "who"], [layers, ""], [idle, ""]].forEach(([says, kind], line) => {
     if (says && 6.4 * says.length < width - 6) box.append(draw("text", {class: kind, x: x + 6, y: y + 14 + 14 * line}, says));
   });
   return box;
@@ -198,7 +203,7 @@ function stageBox(pipeline, stage, numLayers, xOf, y, height, hue) {
 function pipelinesBlock(formed, width) {  // who has which layers: a row for each pipeline
   const left = 104, right = width - 8, gap = 6, shown = formed.pipelines.slice(0, shownPipelines);
   const height = 58, xOf = layer => left + (right - left) * layer / formed.num_layers;
-  const about = formed.pipelines.map((each, at) => `pipeline ${at}: ranks ${each.ranks.join(", ")}`).join("; ");
+  const about = formed.pipelines.map((each, at) => `pipeline ${at}: ${each.ranks.map((_, stage) => pipelineRank(each, stage)).join(", ")}`).join("; ");
   const root = draw("svg", {class: "pipelines", viewBox: `0 0 ${width} ${shown.length * (height + gap)}`, width,
     height: shown.length * (height + gap), role: "img", "aria-label": `who has which layers: ${about}`});
   shown.forEach((pipeline, at) => {

@@ -25,7 +25,8 @@ class Conditions:
     every change takes until members can compute again, besides moves. ``redo_s``: of the step that was lost.
     ``exchange_s``: of gradients among pipelines. ``hosts``: of members, as far as they are known. ``divide_layers``:
     a layer may come from several members in parts. ``split_backward``: rerouted work may put off gradients of weights.
-    ``allowed``: the policies that may be chosen.
+    ``allowed``: the policies that may be chosen. ``operation_s``: what it takes to simulate one operation of rerouted
+    pipelines, if the members have to wait for the plan; 0: it is made in advance.
     """
 
     tolerate: int
@@ -39,6 +40,7 @@ class Conditions:
     divide_layers: bool = True
     split_backward: bool = False
     allowed: frozenset[Policy] = frozenset(Policy)
+    operation_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.tolerate < 0 or self.num_micro_batches < 1:
@@ -46,7 +48,10 @@ class Conditions:
                 f"to tolerate {self.tolerate} losses with {self.num_micro_batches} micro-batches: expected at least 0 "
                 "and at least 1"
             )
-        if min(self.expected_s, self.form_s, self.redo_s, self.exchange_s) < 0 or self.bytes_per_s <= 0:
+        if (
+            min(self.expected_s, self.form_s, self.redo_s, self.exchange_s, self.operation_s) < 0
+            or self.bytes_per_s <= 0
+        ):
             raise ValueError("times of a change: expected at least 0 s, and more than 0 bytes per second")
 
 
@@ -64,8 +69,11 @@ class Cost:
     steps: float
 
     @classmethod
-    def of(cls, conditions: Conditions, iteration_s: float, moved_bytes: int, busiest_bytes: int) -> Cost:
-        change_s = conditions.form_s + conditions.redo_s + busiest_bytes / conditions.bytes_per_s
+    def of(
+        cls, conditions: Conditions, iteration_s: float, moved_bytes: int, busiest_bytes: int, *, plan_s: float = 0.0
+    ) -> Cost:
+        """``plan_s``: what it takes to make the plan, beyond what all plans take."""
+        change_s = conditions.form_s + conditions.redo_s + busiest_bytes / conditions.bytes_per_s + plan_s
         return cls(
             change_s=change_s,
             iteration_s=iteration_s,

@@ -14,13 +14,16 @@ from .moves import busiest_bytes, moves_to
 from .placement import Shape, place
 from .rerouting import reroute
 from .shapes import borrowed, merged
+from .shared_steps import SharedStep
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reconfiguration:
-    """``moves``: before the first step. ``considered``: what each policy would have cost.
+    """``moves``: before the first step. ``considered``: what each policy would have cost; without those that could not
+    be the best.
 
     ``wanted``: how many losses were to be tolerated; ``plan.tolerates`` is less where there are too few nodes.
+    ``shared``: of a rerouted plan, the steps of pipelines that compute for each other: their members' orders.
     """
 
     plan: Plan
@@ -29,6 +32,7 @@ class Reconfiguration:
     cost: Cost
     wanted: int
     considered: Mapping[Policy, Cost] = field(default_factory=dict)
+    shared: tuple[SharedStep, ...] = ()
 
     @property
     def is_degraded(self) -> bool:
@@ -94,7 +98,7 @@ def reconfigure(
         num_micro_batches=conditions.num_micro_batches,
         exchange_s=conditions.exchange_s,
     )
-    return _best(list(_Change(templates, conditions, tuple(alive), held, found).candidates(plan, gone)))
+    return _best(_Change(templates, conditions, tuple(alive), held, found).candidates(plan, gone))
 
 
 def _best(made: Sequence[Reconfiguration]) -> Reconfiguration:
@@ -115,26 +119,34 @@ class _Change:
     held: Mapping[str, frozenset[int]]
     found: Instantiation
 
-    def candidates(self, plan: Plan, lost: frozenset[str]) -> Iterator[Reconfiguration]:
-        """Yield what each policy makes of it, as far as it keeps enough replicas and uses all nodes.
+    def candidates(self, plan: Plan, lost: frozenset[str]) -> list[Reconfiguration]:
+        """Return what each policy makes of it, as far as it keeps enough replicas and uses all nodes.
 
         Policies that come to the same sizes of pipelines are one candidate.
         """
         allowed = self.conditions.allowed
+        made: list[Reconfiguration] = []
         tried = []
         for policy, sizes in self._sizes(plan, lost):
             if policy in allowed and sizes not in tried and self._is_enough(sizes):
                 tried.append(sizes)
-                yield self._of_sizes(policy, sizes)
-        rerouted = None
+                made.append(self._of_sizes(policy, sizes))
+        if Policy.REINSTANTIATE in allowed and [each.size for each in self.found.instances] not in tried:
+            made.append(self._reinstantiated())
         if Policy.REROUTE in allowed and set(self.alive) <= set(plan.members):
-            rerouted = self._rerouted(plan, lost)
+            rerouted = self._rerouted(plan, lost, self._most_s(made))
             if rerouted is not None:
-                yield rerouted
-        if [each.size for each in self.found.instances] in tried:
-            return
-        if Policy.REINSTANTIATE in allowed or not (tried or rerouted):  # it is always possible
-            yield self.placed(Policy.REINSTANTIATE, _shapes(self.templates, self.found), self.found.iteration_s)
+                made.append(rerouted)
+        return made or [self._reinstantiated()]  # it is always possible
+
+    def _reinstantiated(self) -> Reconfiguration:
+        return self.placed(Policy.REINSTANTIATE, _shapes(self.templates, self.found), self.found.iteration_s)
+
+    def _most_s(self, made: Sequence[Reconfiguration]) -> float:
+        """Return how long a step of a change without moves may take so that it is not worse than all of these."""
+        steps = max((each.cost.steps for each in made), default=0.0)
+        left_s = self.conditions.expected_s - self.conditions.form_s - self.conditions.redo_s
+        return left_s / steps if steps > 0 else float("inf")
 
     def _of_sizes(self, policy: Policy, sizes: Sequence[int]) -> Reconfiguration:
         counts, iteration_s = divide_micro_batches(self.templates, sizes, self.conditions.num_micro_batches)
@@ -155,7 +167,7 @@ class _Change:
     def _layer_bytes(self) -> list[int]:
         return [each.move_bytes for each in self.templates.profile.layers]
 
-    def _result(self, policy: Policy, plan: Plan, *, with_moves: bool = True) -> Reconfiguration:
+    def _result(self, policy: Policy, plan: Plan, *, with_moves: bool = True, plan_s: float = 0.0) -> Reconfiguration:
         moves: tuple[Move, ...] = ()
         if with_moves:
             moves = moves_to(plan.pipelines, self.held, self._layer_bytes(), divide=self.conditions.divide_layers)
@@ -164,7 +176,7 @@ class _Change:
             plan=plan,
             moves=moves,
             policy=policy,
-            cost=Cost.of(self.conditions, plan.iteration_s, moved, busiest_bytes(moves)),
+            cost=Cost.of(self.conditions, plan.iteration_s, moved, busiest_bytes(moves), plan_s=plan_s),
             wanted=self.conditions.tolerate,
         )
 
@@ -183,8 +195,8 @@ class _Change:
             sizes
         ) + self.found.idle == len(self.alive)
 
-    def _rerouted(self, plan: Plan, lost: frozenset[str]) -> Reconfiguration | None:
-        found = reroute(plan, lost, self.templates, self.conditions)
+    def _rerouted(self, plan: Plan, lost: frozenset[str], most_s: float) -> Reconfiguration | None:
+        found = reroute(plan, lost, self.templates, self.conditions, most_s=most_s)
         if found is None:
             return None
         exchange_s = self.conditions.exchange_s if len(found.pipelines) > 1 else 0.0
@@ -197,7 +209,9 @@ class _Change:
         tolerates = min(min(owners.values()) - 1, self.conditions.tolerate)
         if tolerates < self.found.tolerates:
             return None
-        return self._result(Policy.REROUTE, replace(made, tolerates=tolerates))
+        plan_s = found.num_simulated * self.conditions.operation_s
+        result = self._result(Policy.REROUTE, replace(made, tolerates=tolerates), plan_s=plan_s)
+        return replace(result, shared=found.shared)
 
 
 def _shapes(templates: TemplateSet, found: Instantiation) -> list[Shape]:

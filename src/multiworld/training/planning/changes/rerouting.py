@@ -23,29 +23,50 @@ from .shared_steps import Place, SharedStep
 
 @dataclass(frozen=True, kw_only=True)
 class Rerouted:
-    """Pipelines with LOST in the places of lost members, who computes in their places, and what a step takes."""
+    """Pipelines with LOST in the places of lost members, who computes in their places, and what a step takes.
+
+    ``shared``: for each template, the step of the pipelines that compute for each other. ``num_simulated``: how many
+    operations were simulated to find this.
+    """
 
     pipelines: tuple[Pipeline, ...]
     reroutes: tuple[Reroute, ...]
     iteration_s: float
+    shared: tuple[SharedStep, ...]
+    num_simulated: int = 0
 
 
-def reroute(plan: Plan, lost: frozenset[str], templates: TemplateSet, conditions: Conditions) -> Rerouted | None:
-    """Return the pipelines without these members, or None where some lost node has no peer."""
+def reroute(
+    plan: Plan,
+    lost: frozenset[str],
+    templates: TemplateSet,
+    conditions: Conditions,
+    *,
+    most_s: float = float("inf"),
+) -> Rerouted | None:
+    """Return the pipelines without these members, or None where none was lost, or one has no peer.
+
+    ``most_s``: None also where a step is sure to take longer; then nothing is simulated.
+    """
     pipelines = [
         replace(each, members=tuple(LOST if member in lost else member for member in each.members))
         for each in plan.pipelines
     ]
     pipelines = [each for each in pipelines if any(member != LOST for member in each.members)]
-    if len(pipelines) > conditions.num_micro_batches or not _have_peers(pipelines):
+    is_whole = len(pipelines) == len(plan.pipelines) and not _gaps(pipelines)
+    if is_whole or len(pipelines) > conditions.num_micro_batches or not _have_peers(pipelines):
         return None
     counts = {tuple(each.num_micro_batches for each in pipelines), _divided(pipelines, templates, conditions)}
     made = [
-        _rerouted(pipelines, each, templates, conditions)
+        found
         for each in sorted(counts)
         if sum(each) == conditions.num_micro_batches
+        and (found := _rerouted(pipelines, each, templates, conditions, most_s)) is not None
     ]
-    return min(made, key=lambda each: each.iteration_s)
+    if not made:
+        return None
+    num_simulated = sum(step.num_operations for each in made for step in each.shared)
+    return replace(min(made, key=lambda each: each.iteration_s), num_simulated=num_simulated)
 
 
 def shared_steps(plan: Plan, templates: TemplateSet, *, split_backward: bool = False) -> list[SharedStep]:
@@ -89,11 +110,17 @@ def _divided(pipelines: Sequence[Pipeline], templates: TemplateSet, conditions: 
 
 
 def _rerouted(
-    pipelines: Sequence[Pipeline], counts: Sequence[int], templates: TemplateSet, conditions: Conditions
-) -> Rerouted:
+    pipelines: Sequence[Pipeline],
+    counts: Sequence[int],
+    templates: TemplateSet,
+    conditions: Conditions,
+    most_s: float,
+) -> Rerouted | None:
     changed = [replace(each, num_micro_batches=count) for each, count in zip(pipelines, counts, strict=True)]
     peers = _shared_out(changed)
     steps = list(_steps(changed, peers, templates, split_backward=conditions.split_backward))
+    if max((each.least_s() for each in steps), default=0.0) > most_s:
+        return None
     shared = {index for step in steps for index in step.counts}
     alone_s = [
         float(templates.iterations_s(each.template.num_nodes, each.num_micro_batches)[each.num_micro_batches])
@@ -104,6 +131,7 @@ def _rerouted(
         pipelines=tuple(changed),
         reroutes=tuple(Reroute(pipeline=place[0], node=place[1], peers=each) for place, each in peers.items()),
         iteration_s=max([*alone_s, *(each.iteration_s() for each in steps)]),
+        shared=tuple(steps),
     )
 
 

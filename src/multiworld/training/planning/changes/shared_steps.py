@@ -12,6 +12,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from ..operations import Kind
@@ -45,9 +46,33 @@ class SharedStep:
     limits: Mapping[tuple[int, int], int]
     split_backward: bool = False
 
-    def simulated(self) -> dict[Place, tuple[SharedOperation, ...]]:
+    def simulated(self) -> Mapping[Place, tuple[SharedOperation, ...]]:
         """Return what each place that is left computes, in order."""
+        return self._simulated
+
+    @cached_property
+    def _simulated(self) -> dict[Place, tuple[SharedOperation, ...]]:
         return _Run(self).run()
+
+    @property
+    def num_operations(self) -> int:
+        """How many are simulated, without a split backward."""
+        return 2 * self.timing.template.num_stages * sum(self.counts.values())
+
+    def least_s(self) -> float:
+        """Return what a step takes at least: that of the busiest place, with what comes before and behind it."""
+        loads: dict[tuple[int, int], int] = defaultdict(int)
+        stages = range(self.timing.template.num_stages)
+        for pipeline, count in self.counts.items():
+            for stage in stages:
+                for micro_batch in range(count):
+                    loads[self.place_of(pipeline, stage, micro_batch)[0], stage] += 1
+        forward_s, backward_s = self.timing.forward_s, self.timing.backward_s
+        behind_s = [0.0 if self.split_backward else sum(backward_s[:stage]) for stage in stages]
+        return max(
+            sum(forward_s[:stage]) + load * (forward_s[stage] + backward_s[stage]) + behind_s[stage]
+            for (_, stage), load in loads.items()
+        )
 
     def iteration_s(self) -> float:
         return max(each[-1].end_s for each in self.simulated().values() if each)

@@ -15,7 +15,7 @@ from multiworld.training.planning.changes.reconfiguration import (
     reconfigure,
     start,
 )
-from multiworld.training.planning.changes.rerouting import shared_steps
+from multiworld.training.planning.changes.rerouting import reroute, shared_steps
 from multiworld.training.planning.nodes import Node
 from multiworld.training.planning.plan import LOST, Plan
 from multiworld.training.planning.profile import LayerCost, Profile
@@ -176,6 +176,35 @@ def test_nothing_is_rerouted_where_too_few_would_hold_a_layer() -> None:
     after = changed(start(names(9), made, slow).plan, made, slow, lost=("m05",))
     assert Policy.REROUTE not in after.considered
     assert after.plan.tolerates == 1
+
+
+def test_what_it_takes_to_simulate_a_rerouted_step_counts() -> None:
+    made = templates(16)
+    slow = replace(CONDITIONS, num_micro_batches=64, bytes_per_s=100.0, expected_s=100.0, split_backward=True)
+    plan = start(names(16), made, slow).plan
+    rerouted = changed(plan, made, slow, lost=("m05",))
+    one_by_one = changed(plan, made, replace(slow, operation_s=1e-3), lost=("m05",))
+    assert one_by_one.policy is Policy.REROUTE
+    simulated_s = 1e-3 * sum(each.num_operations for each in one_by_one.shared)
+    assert one_by_one.cost.change_s >= rerouted.cost.change_s + simulated_s
+    assert changed(plan, made, replace(slow, operation_s=1.0), lost=("m05",)).policy is not Policy.REROUTE
+
+
+def test_nothing_is_simulated_where_rerouting_cannot_be_best() -> None:
+    """Of two pipelines: the only peer has twice as much to do."""
+    made = templates(8)
+    plan = start(names(8), made, CONDITIONS).plan
+    alone = changed(plan, made, replace(CONDITIONS, allowed=frozenset({Policy.REROUTE})), lost=("m05",))
+    best = changed(plan, made, CONDITIONS, lost=("m05",))
+    assert alone.policy is Policy.REROUTE
+    assert Policy.REROUTE not in best.considered
+    assert alone.cost.steps < best.cost.steps
+
+
+def test_rerouting_changes_nothing_where_nobody_was_lost() -> None:
+    made = templates(16)
+    plan = start(names(16), made, CONDITIONS).plan
+    assert reroute(plan, frozenset(), made, CONDITIONS) is None
 
 
 def test_only_allowed_policies_are_chosen() -> None:

@@ -55,6 +55,7 @@ def test_everything_is_computed_once_in_order_and_within_the_limits(seed: int, s
     peers[1, (min(peers)[1] + 1) % size] = [rng.choice((2, 3)) for _ in range(counts[1])]
     shared = step(timing(size, rng, 0.05), counts, peers, split=split)
     done = shared.simulated()
+    assert shared.least_s() <= shared.iteration_s() + 1e-9
     kinds = list(Kind) if split else [Kind.FORWARD, Kind.BACKWARD]
     every = {
         (kind, pipeline, stage, micro_batch)
