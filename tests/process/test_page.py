@@ -34,6 +34,7 @@ from multiworld.observe import snapshots as snapshots_module
 from multiworld.observe.server import PageServer
 from multiworld.observe.snapshots import Snapshots
 from multiworld.wire.progress.thread import ProgressThread
+from multiworld.world.launcher.pipelines import LOST_RANK, PipelineRanks
 from tests.unit.elastic.control.test_questions import job_status, three
 from tests.unit.elastic.job.test_job import Hosts, agent, failure, hosts
 from tests.unit.elastic.job.test_trainings import pipelines, trained
@@ -351,3 +352,16 @@ def test_a_browser_shows_which_ranks_have_which_layers(tmp_path: Path) -> None:
     assert "<title>rank 3: layers 0–7</title>" in drawn
     assert "9 micro-batches" in drawn
     assert "pipeline 1: ranks 3" in html
+
+
+def test_a_browser_shows_who_computes_for_a_lost_rank(tmp_path: Path) -> None:
+    first = PipelineRanks(ranks=(0, 1), starts=(0, 4), num_micro_batches=5, busy=(0.5, 0.9), computed=(5, 8))
+    broken = PipelineRanks(ranks=(2, LOST_RANK), starts=(0, 4), num_micro_batches=3, busy=(0.3, 0.0), computed=(3, 0))
+    with page_of(three()) as (server, shown):
+        for news in (replace(pipelines(), pipelines=(first, broken)), trained(4)):
+            shown.trainings.take(news, at=1000.0)
+        html = browse(server, tmp_path)
+    drawn = html.partition('class="pipelines"')[2].partition("</svg>")[0]
+    assert "<title>rank 1, 8 micro-batches: layers 4–7, 10 % bubbles</title>" in drawn
+    assert "<title>others (lost): layers 4–7</title>" in drawn
+    assert "pipeline 1: ranks 2, (lost)" in html

@@ -211,4 +211,5 @@ def test_metrics_and_page_have_the_pipelines_of_a_training() -> None:
         "starts": [0, 4],
         "num_micro_batches": 9,
         "busy": [0.9, 0.8],
+        "computed": [],
     }

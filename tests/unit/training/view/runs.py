@@ -39,6 +39,8 @@ class Run:
     slow: dict[int, float] = field(default_factory=dict)
     has_pipelines: bool = False
     """All members form one pipeline, or two if there are four or more."""
+    pipelines: tuple[PipelineRanks, ...] = ()
+    """Instead, these: a test may change them."""
 
     def __post_init__(self) -> None:
         for rank in range(self.num_members):
@@ -126,7 +128,7 @@ class Run:
         ranks, count = tuple(self.members), 2 if len(self.members) >= 4 else 1
         cut = -(-len(ranks) // count)
         groups = [ranks[:cut], ranks[cut:]][:count]
-        pipelines = tuple(
+        pipelines = self.pipelines or tuple(
             PipelineRanks(
                 ranks=group,
                 starts=tuple(num_layers * stage // len(group) for stage in range(len(group))),

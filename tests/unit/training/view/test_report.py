@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from multiworld.training.view.report import report_json, reports_of
 from multiworld.training.view.report_text import report_text
 from multiworld.training.view.svg import nice_ticks
 from multiworld.training.view.words import duration, number, size
+from multiworld.world.launcher.pipelines import LOST_RANK, PipelineRanks
 
 from .runs import Run
 
@@ -213,6 +215,38 @@ def test_the_picture_has_the_layers_of_each_rank_over_the_steps() -> None:
     assert titles[0] == "rank 0: stage 0 of pipeline 0, layers 0-1, 8 micro-batches"
     assert titles[-1] == "rank 4: stage 1 of pipeline 1, layers 4-7, 8 micro-batches"
     assert "replicas" not in [each.text for each in root.iter(f"{SVG}text")]
+
+
+def rerouted() -> Run:
+    """Rank 3 is lost, and rank 1 computes what that would have computed."""
+    first = PipelineRanks(ranks=(0, 1), starts=(0, 4), num_micro_batches=8, busy=(0.75, 0.75))
+    run = Run(num_members=4, total=40, has_pipelines=True)
+    run.pipelines = (first, replace(first, ranks=(2, 3)))
+    run.steps(20)
+    run.pipelines = (
+        replace(first, num_micro_batches=9, busy=(0.5, 1.0), computed=(9, 16)),
+        replace(first, ranks=(2, LOST_RANK), num_micro_batches=7, busy=(0.4, 0.0), computed=(7, 0)),
+    )
+    return run.lose(3).steps(19).end()
+
+
+def test_the_text_says_who_computes_for_a_lost_rank() -> None:
+    (report,) = reports_of(rerouted().in_order())
+    text = report_text(report, clock)
+
+    assert "  from step 20, generation 2: 2 pipelines of 1 and 2, 3 layers moved\n" in text
+    assert "    rank 0 layers 0 to 3, rank 1 layers 4 to 7 (computes 16): 9 micro-batches, 25 % bubbles\n" in text
+    assert "    rank 2 layers 0 to 3, others layers 4 to 7: 7 micro-batches, 60 % bubbles\n" in text
+
+
+def test_the_picture_has_no_row_for_a_place_whose_rank_is_lost() -> None:
+    (report,) = reports_of(rerouted().in_order())
+    root = ET.fromstring(picture(report, clock))
+    titles = [str(each[0].text) for each in root.iter(f"{SVG}rect") if each.get("class") in ("p0", "p1")]
+
+    assert len(titles) == 4 + 3
+    assert "rank 1: stage 1 of pipeline 0, layers 4-7, 16 micro-batches" in titles
+    assert not any("rank -1" in str(each.text) for each in root.iter())
 
 
 def test_pipelines_of_many_ranks_stay_readable() -> None:

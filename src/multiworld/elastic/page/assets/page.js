@@ -180,8 +180,8 @@ function faultRow(fault, pipelines) {
   return row;
 }
 function pipelineRank(pipeline, stage) {  // below 0: it was lost, and the same stage of other pipelines does its work
-  const rank = pipeline.ranks[stage], computed = pipeline.computed?.[stage] ?? pipeline.num_micro_batches;
-  if (rank < 0) return "lost: others compute";
+  const rank = pipeline.ranks[stage], computed = pipeline.computed[stage] ?? pipeline.num_micro_batches;
+  if (rank < 0) return "others (lost)";
   return computed === pipeline.num_micro_batches ? `rank ${rank}` : `rank ${rank}, ${count(computed)} micro-batches`;
 }
 function stageBox(pipeline, stage, numLayers, xOf, y, height, hue) {
@@ -203,7 +203,7 @@ function stageBox(pipeline, stage, numLayers, xOf, y, height, hue) {
 function pipelinesBlock(formed, width) {  // who has which layers: a row for each pipeline
   const left = 104, right = width - 8, gap = 6, shown = formed.pipelines.slice(0, shownPipelines);
   const height = 58, xOf = layer => left + (right - left) * layer / formed.num_layers;
-  const about = formed.pipelines.map((each, at) => `pipeline ${at}: ${each.ranks.map((_, stage) => pipelineRank(each, stage)).join(", ")}`).join("; ");
+  const about = formed.pipelines.map((each, at) => `pipeline ${at}: ranks ${each.ranks.map(rank => rank < 0 ? "(lost)" : rank).join(", ")}`).join("; ");
   const root = draw("svg", {class: "pipelines", viewBox: `0 0 ${width} ${shown.length * (height + gap)}`, width,
     height: shown.length * (height + gap), role: "img", "aria-label": `who has which layers: ${about}`});
   shown.forEach((pipeline, at) => {
