@@ -144,6 +144,16 @@ def test_a_second_loss_while_peers_compute_for_the_first_is_survived(tmp_path: P
     assert 1 in {one.num_reroutes for each in seen.values() for one in each}
 
 
+def test_a_newcomer_gets_the_place_that_peers_have_computed_for(tmp_path: Path, expected: Sequence[float]) -> None:
+    options = Options(kills=((3, 4, "backward"),), waits_for_newcomer_in=6, moves_are_dear=True)
+    seen = train(tmp_path / "run", options)
+    assert losses(seen) == list(expected)
+    first, rerouted, last = seen[0], seen[6], seen[TOTAL - 1]
+    assert {one.num_reroutes for one in rerouted} == {1}
+    assert {one.num_reroutes for one in last} == {0}
+    assert {one.rank: one.layers for one in last} == {one.rank: one.layers for one in first}
+
+
 def test_sums_over_peers_are_right_without_exact(tmp_path: Path) -> None:
     options = replace(GPT, exact=False, dropout=0.0)
     expected = losses(train(tmp_path / "undisturbed", options))

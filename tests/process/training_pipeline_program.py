@@ -54,6 +54,8 @@ class Options:
     checkpoint: str = ""
     waits_for: int = 0
     """Take so many steps more slowly, so that replacements come in time."""
+    waits_for_newcomer_in: int = -1
+    """In this step, wait until a newcomer looks for the others."""
     moves_are_dear: bool = False
     """Plan as if all layers took the same time, and moving one very long: peers compute for those that are lost.
 
@@ -163,6 +165,16 @@ def replace(owner: type, name: str, end: Callable[[int], None], job: training.Jo
     setattr(owner, name, method)
 
 
+def wait_for_newcomer(job: training.Job) -> None:
+    """The first member looks for newcomers; the others wait for it in the next step."""
+    membership = job._membership
+    assert membership.generation is not None
+    is_first = membership.generation.members[0].id == membership.member.id
+    while is_first and not membership.newcomers:
+        membership.look_for_newcomers()
+        time.sleep(WAIT_S)
+
+
 def make_moves_dear() -> None:
     Experience.bytes_per_s = 1e-3  # type: ignore[assignment, method-assign]
 
@@ -215,6 +227,8 @@ def main(folder: Path, options: Options) -> None:
                 print(json.dumps(said), file=journal, flush=True)
             if options.leaves == (rank, step.index):
                 job.leave()
+            if step.index == options.waits_for_newcomer_in:
+                wait_for_newcomer(job)
             if step.index < options.waits_for:
                 time.sleep(WAIT_S)
         print(json.dumps({"end": _sums(pipe)}), file=journal)
