@@ -15,7 +15,16 @@ import torch
 from multiworld.testing import scaled
 from tests import warm_programs
 
-from .training_pipeline_program import GLOBAL_BATCH, MAX_NORM, MICRO_BATCH, Options, dataset, loss_of, stages
+from .training_pipeline_program import (
+    GLOBAL_BATCH,
+    LAST_OF_FIRST,
+    MAX_NORM,
+    MICRO_BATCH,
+    Options,
+    dataset,
+    loss_of,
+    stages,
+)
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(scaled(120))]  # each trains once or twice
 
@@ -184,6 +193,17 @@ def test_a_checkpoint_fits_any_number_of_processes(tmp_path: Path, expected: Seq
     before = train(tmp_path / "before", options)
     after = train(tmp_path / "after", replace(options, total=TOTAL), num_processes=3)
     assert losses(before, range(6)) + losses(after, range(6, TOTAL)) == list(expected)
+
+
+def test_a_checkpoint_has_the_layers_of_a_lost_process_from_its_peer(tmp_path: Path, expected: Sequence[float]) -> None:
+    kills = ((LAST_OF_FIRST, 1, "backward"),)
+    options = Options(total=7, checkpoint=str(tmp_path / "checkpoints"), kills=kills, moves_are_dear=True)
+    before = train(tmp_path / "before", options)
+    assert {one.num_reroutes for one in before[2]} == {1}
+    after = train(tmp_path / "after", replace(options, total=TOTAL, kills=()), num_processes=3)
+    begun = min(after)
+    assert begun in (3, 6, 7)
+    assert losses(before, range(7))[:begun] + losses(after, range(begun, TOTAL)) == list(expected)
 
 
 def test_a_replacement_after_the_last_step_ends_with_what_the_others_have(tmp_path: Path) -> None:
