@@ -20,6 +20,7 @@ OF_ALL = frozenset(
         "CheckpointVersionError",
         "GlobalBatchTooSmallError",
         "LayerTooLargeError",
+        "LayersLostError",
         "ModelTooLargeError",
         "NoCommonCheckpointError",
         "PoisonedStepError",

@@ -276,13 +276,25 @@ class Pipelined:
             self._redo_began = time.monotonic()
 
     def _restart(self, generation: Generation) -> None:
-        """A layer is with nobody: the source begins with its own model. Raises LayersLostError if it has not all."""
-        if self._team.membership.member.id in generation.sources:
+        """The source begins with a checkpoint or its own model. Raises LayersLostError if it has neither.
+
+        Where others have trained already and lost a layer, to begin anew would throw their steps away in silence: then
+        all raise, but if a checkpoint was loaded or no step was committed.
+        """
+        is_source = self._team.membership.member.id in generation.sources
+        lost_at, can_begin = generation.lost_at, True
+        if is_source:
             reached = max(self._state.step, self._standing.held_step)
             self._state.step = self._standing.held_step
             self._services.restart(None)
-            if not self._holdings.is_whole:
-                raise LayersLostError(reached)
+            can_begin = self._holdings.is_whole and (lost_at <= 0 or self._state.step > 0)
+            lost_at = max(lost_at, reached)
+        if generation.lost_at >= 0:  # the others hear from the source
+            heard = exchange(self._team.world, Facts(step=self._state.step, is_ready=can_begin))
+            can_begin = all(each.is_ready for each in heard)
+        if not can_begin:
+            raise LayersLostError(lost_at)
+        if is_source:
             self._holdings.hold(range(self._holdings.num_layers))
         else:
             self._state.step = generation.step

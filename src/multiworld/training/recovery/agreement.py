@@ -18,7 +18,7 @@ store lets one proposal win. The rules:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..copies.plan import choose
 from ..replica.layout import lost_with, whole_replicas
@@ -86,13 +86,15 @@ def agree(situation: Situation, rules: Rules) -> Wait | Generation:
     refusal = _refusal(situation, current, survivors, lost)
     if refusal is not None and (able or _may_be_trained_elsewhere(situation, current, survivors, lost)):
         return refusal
-    if not able:
-        return _first(situation, rules, current.number + 1)
+    if not able:  # and where a layer was lost, those who come later must not begin anew either
+        begun = _first(situation, rules, current.number + 1)
+        return begun if isinstance(begun, Wait) else replace(begun, lost_at=current.lost_at)
     newcomers = whole_replicas(_newcomers(situation, current), rules.replica_size)
     members = [*survivors, *newcomers]
     following = _next(situation, current.number + 1, members)
     if not _is_whole(situation, following):
-        return _first(situation, rules, current.number + 1)
+        begun = _first(situation, rules, current.number + 1)
+        return begun if isinstance(begun, Wait) else _after_loss(begun, following)
     is_over = any(situation.said[each.id].is_over for each in able)  # there is nothing to wait for others for
     if len(members) < rules.min_members and not is_over:
         return _too_few("too few members are left", len(members), rules.min_members)
@@ -145,7 +147,7 @@ def _first(situation: Situation, rules: Rules, number: int) -> Wait | Generation
     if len(members) < (rules.expected or rules.min_members) and situation.waited_s < rules.gather_s:
         return Wait("the training waits for all that the launcher starts")
     said = {each.id: situation.said[each.id] for each in members}
-    source = max(members, key=lambda each: said[each.id].saved_step)  # of equals the first
+    source = max(members, key=lambda each: (said[each.id].saved_step, _may_be_whole(said[each.id])))  # the first one
     sources = tuple(each.id for each in members if each.unit == source.unit)
     held = {member: each.snapshots for member, each in said.items()}
     memory = choose([*said], held, rules.replica_size, said[source.id].saved_step)
@@ -162,6 +164,18 @@ def _first(situation: Situation, rules: Rules, number: int) -> Wait | Generation
         digest=said[source.id].digest,
         layers=dict.fromkeys(sources, tuple(range(num_layers))) if (num_layers := said[source.id].num_layers) else {},
     )
+
+
+def _after_loss(begun: Generation, following: Generation) -> Generation:
+    """Return the generation with which all begin again in place of another one, in the order of that one."""
+    order = {each.id: place for place, each in enumerate(following.members)}
+    members = sorted(begun.members, key=lambda each: order.get(each.id, len(order)))
+    return replace(begun, members=tuple(members), lost_at=following.step)
+
+
+def _may_be_whole(said: Announcement) -> bool:
+    """Whether this member may have all of the model: one that takes part in pipelines has its own layers alone."""
+    return not said.has_state or len(said.layers) == said.num_layers
 
 
 def differences(mine: str, theirs: str) -> list[str]:

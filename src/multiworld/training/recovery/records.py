@@ -110,7 +110,8 @@ class Generation:
     ``memory``: they begin with what is in the memory of their hosts instead.
     ``was_restored``: it was put into a new store from memory, so its members may still have to come there.
     ``digest``: of the settings of all members. ``layers``: who holds which layers of a model that is trained in
-    pipelines, by id; ``assignment``: who holds and computes what from now on.
+    pipelines, by id; ``assignment``: who holds and computes what from now on. ``lost_at``: some layer was left with
+    nobody before this step, so they begin from a checkpoint, or anew if it is 0; -1: no layer was.
     """
 
     number: int
@@ -127,6 +128,7 @@ class Generation:
     digest: str = ""
     layers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     assignment: Assignment | None = None
+    lost_at: int = -1
 
     def place_of(self, member: str) -> int:
         """Return the rank of a member in this generation's world; -1 if it is not in it."""

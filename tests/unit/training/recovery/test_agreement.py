@@ -210,6 +210,22 @@ def test_all_begin_again_if_a_layer_is_left_with_nobody() -> None:
     assert (whole.is_restart, whole.layers) == (False, {"a": (0, 1), "b": (1, 2)})
     lacking = chosen(seen(loses(A, C, layers=(0, 1), **mine), loses(B, C, layers=(1,), **mine)))
     assert (lacking.is_restart, lacking.layers) == (True, {"a": (0, 1, 2)})
+    assert (whole.lost_at, lacking.lost_at) == (-1, 7)
+
+
+def test_those_who_come_after_a_layer_was_lost_know_of_it() -> None:
+    lost = replace(CURRENT, is_restart=True, lost_at=7)
+    assert chosen(seen(says(NEW, has_state=False, step=0), current=lost)).lost_at == 7
+    assert chosen(seen(says(NEW, has_state=False, step=0))).lost_at == -1
+
+
+def test_a_newcomer_with_the_whole_model_is_the_source_where_a_layer_is_lost() -> None:
+    mine: dict[str, Any] = {"num_layers": 3, "layers": (0, 1)}
+    new = Member(id="z", rank=9, host="h9")
+    begun = chosen(seen(loses(A, B, C, step=0, **mine), says(new, has_state=False, num_layers=3)))
+    assert (begun.lost_at, begun.sources) == (0, ("z",))
+    saved = chosen(seen(loses(A, B, C, saved_step=2, **mine), says(new, has_state=False, num_layers=3)))
+    assert saved.sources == ("a",)
 
 
 def test_what_one_without_the_state_holds_does_not_count() -> None:
