@@ -94,13 +94,16 @@ class RecoveryPhase(TrainingEvent):
 class MembershipChanged(TrainingEvent):
     """The replicas of generation ``generation`` go on together with step ``step``.
 
-    ``ranks``: of all members in their order. ``came`` and ``gone``: ranks, too.
+    ``ranks``: of all members in their order: those that have been there before come first. ``came`` and ``gone``:
+    ranks, too. ``members``: ids, in the order of ``ranks``: a launcher that numbers its hosts anew may give a newcomer
+    the rank that another member had when it came.
     """
 
     step: int
     ranks: tuple[int, ...]
     came: tuple[int, ...] = ()
     gone: tuple[int, ...] = ()
+    members: tuple[str, ...] = ()
 
 
 @message("pipelines_changed")

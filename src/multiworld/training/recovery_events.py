@@ -95,6 +95,7 @@ class RecoveryEvents:
             ranks=tuple(each.rank for each in now.members),
             came=tuple(each.rank for each in came),
             gone=tuple(each.rank for each in old if each not in now.members),
+            members=tuple(each.id for each in now.members),
         )
 
     def state_received(self, step: int, size_bytes: int, sources: int, took_s: float) -> None:

@@ -18,7 +18,7 @@ from ..events import (
     TrainingStarted,
 )
 from .goodput import LiveGoodput
-from .leading import Leading
+from .leading import is_leading
 from .words import counted, duration, number
 
 IN_PLACE_S = 0.2  # a terminal that is written more often only flickers
@@ -118,8 +118,9 @@ class ProgressLine:
     (``leading``); when it is lost, the next one goes on.
     """
 
-    def __init__(self, rank: int, *, in_place: bool, width: int = WIDTH) -> None:
-        self._leading, self._meter = Leading(rank), ProgressMeter()
+    def __init__(self, *, in_place: bool, width: int = WIDTH) -> None:
+        self._meter = ProgressMeter()
+        self._is_leading = False  # nobody is before the first membership
         self._in_place, self._width = in_place, width
         self._next_at = -math.inf
         self._is_open = False  # the cursor stands behind a line in place
@@ -129,16 +130,15 @@ class ProgressLine:
         """``now``: seconds of a monotonic clock."""
         self._meter.take(event)
         if isinstance(event, MembershipChanged):
-            was_leading = self._leading.is_leading
-            is_leading = self._leading.take(event)
-            if was_leading and is_leading and (event.came or event.gone):
+            was_leading, self._is_leading = self._is_leading, is_leading(event)
+            if was_leading and self._is_leading and (event.came or event.gone):
                 return self._note(self._membership(event))
             return (
                 self._note(f"{self._membership(event)}; this rank shows the progress now")
-                if (is_leading and not was_leading and event.gone)
+                if (self._is_leading and not was_leading and event.gone)
                 else ""
             )
-        if not self._leading.is_leading:
+        if not self._is_leading:
             return ""
         if isinstance(event, MemberLost):
             why = f"{event.cause}: {event.detail}"

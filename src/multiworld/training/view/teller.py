@@ -20,7 +20,7 @@ from ..events import (
     TrainingEnded,
     TrainingEvent,
 )
-from .leading import Leading
+from .leading import is_leading
 from .progress import Progress, ProgressMeter
 from .recoveries import MAX_STEPS_WITHOUT_CHANGE, Recovery, recoveries_of
 from .report_text import headline
@@ -30,10 +30,11 @@ MAX_SEEN = 1000  # events of one recovery
 
 
 class Teller:
-    """``rank``: as in ``MembershipChanged.ranks``."""
+    """Of one member, which says something only while it speaks for the training."""
 
-    def __init__(self, rank: int) -> None:
-        self._leading, self._meter = Leading(rank), ProgressMeter()
+    def __init__(self) -> None:
+        self._meter = ProgressMeter()
+        self._is_leading = False  # nobody is before the first membership
         self._seen: list[TrainingEvent] = []  # since the last recovery began
         self._is_first = True
         self._is_told = False  # that the membership has changed, but not yet that a step was committed after it
@@ -55,7 +56,7 @@ class Teller:
             return self._changed(event)
         if isinstance(event, StepCommitted):
             return [*self._recovered(event), *self._stands(event, now)]
-        if isinstance(event, TrainingEnded) and self._leading.is_leading:
+        if isinstance(event, TrainingEnded) and self._is_leading:
             return self._ended(event)
         return []
 
@@ -66,10 +67,11 @@ class Teller:
 
     def _changed(self, event: MembershipChanged) -> list[TrainingNews]:
         self._generation = event.generation
-        is_leading, is_first, self._is_first = self._leading.take(event), self._is_first, False
+        self._is_leading = is_leading(event)
+        is_first, self._is_first = self._is_first, False
         self._note(event)
-        formed = [_pipelines(self._pipelines)] if is_leading and self._pipelines is not None else []
-        if not is_leading or (is_first and not event.gone) or not (event.came or event.gone):
+        formed = [_pipelines(self._pipelines)] if self._is_leading and self._pipelines is not None else []
+        if not self._is_leading or (is_first and not event.gone) or not (event.came or event.gone):
             return [*formed]
         self._is_told = True
         recovery = recoveries_of(self._seen)[-1]
@@ -88,7 +90,7 @@ class Teller:
         return [] if not is_told else [_fault(recovery, event.replicas, is_over=True)]
 
     def _stands(self, event: StepCommitted, now: float) -> list[TrainingNews]:
-        if not self._leading.is_leading or now < self._next_at:
+        if not self._is_leading or now < self._next_at:
             return []
         progress = self._meter.progress()
         assert progress is not None  # this step is in it

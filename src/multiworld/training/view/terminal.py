@@ -14,11 +14,11 @@ logger = logging.getLogger(__name__)
 
 
 class Terminal:
-    """``rank``: this member's. A stream that is gone ends the line, and nothing else. One thread at a time."""
+    """A stream that is gone ends the line, and nothing else. One thread at a time."""
 
-    def __init__(self, stream: TextIO, *, rank: int) -> None:
+    def __init__(self, stream: TextIO) -> None:
         in_place = not stream.closed and stream.isatty()
-        self._line = ProgressLine(rank, in_place=in_place, width=_width_of(stream) if in_place else WIDTH)
+        self._line = ProgressLine(in_place=in_place, width=_width_of(stream) if in_place else WIDTH)
         self._stream: TextIO | None = stream
 
     def take(self, events: Sequence[TrainingEvent]) -> None:

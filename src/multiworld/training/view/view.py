@@ -42,11 +42,11 @@ class View:
         batch_s: float = BATCH_S,
     ) -> None:
         self._recorder = None if record is None else Recorder(record, rank=rank, member=member)
-        terminal = None if stream is None else Terminal(stream, rank=rank)
+        terminal = None if stream is None else Terminal(stream)
         self._takers: list[Callable[[Sequence[TrainingEvent]], None]] = [
             *([self._recorder.take] if self._recorder is not None else []),
             *([terminal.take] if terminal is not None else []),
-            *([_Telling(rank, tell).take] if tell is not None else []),
+            *([_Telling(tell).take] if tell is not None else []),
         ]
         self._batch_s = batch_s
         self._waiting: deque[TrainingEvent] = deque(maxlen=MAX_WAITING)  # appended by any thread, taken by ours
@@ -103,8 +103,8 @@ class View:
 
 
 class _Telling:
-    def __init__(self, rank: int, tell: Callable[[News], None]) -> None:
-        self._teller, self._tell = Teller(rank), tell
+    def __init__(self, tell: Callable[[News], None]) -> None:
+        self._teller, self._tell = Teller(), tell
 
     def take(self, events: Sequence[TrainingEvent]) -> None:
         for event in events:

@@ -49,6 +49,8 @@ class Run:
         self._change(tuple(range(self.num_members)))
 
     def say(self, rank: int, kind: type[TrainingEvent], at: float | None = None, **fields: object) -> None:
+        if kind is MembershipChanged:
+            fields["members"] = tuple(sorted(self.members.values()))  # in the order in which they came
         event = kind(
             job=self.job,
             member=self.members[rank],

@@ -3,53 +3,82 @@
 from __future__ import annotations
 
 from multiworld.training.events import MembershipChanged
-from multiworld.training.view.leading import Leading
+from multiworld.training.recovery.agreement import Rules, Situation, agree
+from multiworld.training.recovery.records import Announcement, Generation, LostMember, Member
+from multiworld.training.view.leading import is_leading
+from tests.unit.training.test_recovery_events import FakeTeam, events_of
 
 
-def change(
-    ranks: tuple[int, ...], came: tuple[int, ...] = (), gone: tuple[int, ...] = (), generation: int = 1
-) -> MembershipChanged:
-    return MembershipChanged(
-        job="gpt", member="m", rank=0, generation=generation, step=0, ranks=ranks, came=came, gone=gone
-    )
+def member(name: str, rank: int) -> Member:
+    return Member(id=name, rank=rank, host="h")
 
 
-def leaders(members: dict[int, Leading], told: MembershipChanged) -> list[int]:
-    return [rank for rank, each in members.items() if each.take(told)]
+def after(
+    before: Generation | None, *come: Member, lost: tuple[Member, ...] = (), num_layers: int = 0, layers: int = 0
+) -> Generation:
+    """Return what is agreed on when these come and are lost. ``layers``: how many of them each survivor holds."""
+    left = [] if before is None else [each for each in before.members if each not in lost]
+    gone = tuple(LostMember(id=each.id, cause="PeerDiedError") for each in lost)
+    said = [Announcement(member=each, lost=gone, num_layers=num_layers, layers=tuple(range(layers))) for each in left]
+    said += [Announcement(member=each, has_state=False, num_layers=num_layers) for each in come]
+    here = {each.member.id: each for each in said}
+    made = agree(Situation(current=before, here=frozenset(here), said=here), Rules())
+    assert isinstance(made, Generation), made
+    return made
 
 
-def test_the_lowest_rank_speaks_first_and_nobody_before_the_first_membership() -> None:
-    members = {rank: Leading(rank) for rank in range(3)}
+def leaders(before: Generation | None, now: Generation) -> list[str]:
+    """Return the ids of the members that speak in a generation, each by what it sees of it."""
+    return [each.id for each in now.members if is_leading(change_seen_by(each, before, now))]
 
-    assert not any(each.is_leading for each in members.values())
-    assert leaders(members, change((0, 1, 2), came=(0, 1, 2))) == [0]
+
+def change_seen_by(one: Member, before: Generation | None, now: Generation) -> MembershipChanged:
+    was_there = before is not None and one in before.members
+    events, seen = events_of(FakeTeam(generation=now, member=one))
+    events.generation_began(before if was_there else None, now, now.step)
+    change = seen[-1]
+    assert isinstance(change, MembershipChanged)
+    return change
+
+
+A, B, C = member("a", 0), member("b", 1), member("c", 2)
+
+
+def test_the_lowest_rank_speaks_first() -> None:
+    assert leaders(None, after(None, C, A, B)) == ["a"]
 
 
 def test_the_next_one_goes_on_when_the_speaker_is_lost() -> None:
-    members = {rank: Leading(rank) for rank in range(3)}
-    leaders(members, change((0, 1, 2)))
-    del members[0]
-
-    assert leaders(members, change((1, 2), gone=(0,))) == [1]
+    first = after(None, A, B, C)
+    assert leaders(first, after(first, lost=(A,))) == ["b"]
 
 
 def test_a_replacement_with_a_lower_rank_does_not_take_over() -> None:
-    members = {rank: Leading(rank) for rank in range(3)}
-    leaders(members, change((0, 1, 2)))
-    members[0] = Leading(0)
-
-    assert leaders(members, change((0, 1, 2), came=(0,), gone=(0,))) == [1]
-    del members[1]
-    assert leaders(members, change((0, 2), gone=(1,))) == [2]
-    del members[2]
-    assert leaders(members, change((0,), gone=(2,))) == [0]
+    first, again = after(None, A, B, C), member("d", 0)
+    second = after(first, again, lost=(A,))
+    assert leaders(first, second) == ["b"]
+    third = after(second, lost=(B,))
+    assert leaders(second, third) == ["c"]
+    assert leaders(third, after(third, lost=(C,))) == ["d"]
 
 
 def test_those_that_came_together_speak_in_the_order_of_their_ranks() -> None:
-    members = {5: Leading(5)}
-    leaders(members, change((5,)))
-    members |= {rank: Leading(rank) for rank in (1, 2)}
+    first = after(None, member("z", 5))
+    second = after(first, C, B)
+    assert leaders(first, second) == ["z"]
+    assert leaders(second, after(second, lost=(first.members[0],))) == ["b"]
 
-    assert leaders(members, change((1, 2, 5), came=(1, 2))) == [5]
-    del members[5]
-    assert leaders(members, change((1, 2), gone=(5,))) == [1]
+
+def test_one_speaks_where_a_newcomer_has_the_rank_of_another_member() -> None:
+    first = after(None, A, B, C)
+    second = after(first, member("d", 1))  # the launcher has numbered its hosts anew
+    assert leaders(first, second) == ["a"]
+    third = after(second, lost=(A,))
+    assert leaders(second, third) == ["b"]
+
+
+def test_one_that_stayed_speaks_where_all_begin_again_for_a_layer_that_is_lost() -> None:
+    first = after(None, A, B, C, num_layers=2)
+    begun = after(first, member("d", 0), lost=(A, B), num_layers=2, layers=1)
+    assert begun.is_restart
+    assert leaders(first, begun) == ["c"]

@@ -16,7 +16,7 @@ def written(run: Run, *, in_place: bool) -> dict[str, str]:
     """Return what each member has written, by its id."""
     texts = {}
     for member, its in run.events.items():
-        line = ProgressLine(its[0].rank, in_place=in_place)
+        line = ProgressLine(in_place=in_place)
         texts[member] = "".join(line.take(event, now=event.at) for event in its)
     return texts
 
@@ -72,11 +72,20 @@ def test_a_line_counts_replicas_of_several_processes_and_not_processes() -> None
     def changed(
         generation: int, ranks: tuple[int, ...], came: tuple[int, ...] = (), gone: tuple[int, ...] = ()
     ) -> MembershipChanged:
+        in_order = sorted(ranks, key=lambda rank: (generation > 1 and rank in came, rank))
         return MembershipChanged(
-            job="gpt", member="m3", rank=2, generation=generation, step=3, ranks=ranks, came=came, gone=gone
+            job="gpt",
+            member="m3",
+            rank=2,
+            generation=generation,
+            step=3,
+            ranks=ranks,
+            came=came,
+            gone=gone,
+            members=tuple(f"m{rank + 1}" for rank in in_order),
         )
 
-    line = ProgressLine(2, in_place=False)
+    line = ProgressLine(in_place=False)
     line.take(changed(1, (0, 1, 2, 3), came=(0, 1, 2, 3)), now=0.0)
     line.take(step(step=2, replicas=2), now=1.0)
     told = line.take(changed(2, (2, 3), gone=(0, 1)), now=2.0)

@@ -24,14 +24,14 @@ def by_member(run: Run) -> dict[str, list[TrainingNews]]:
     """Return what each member tells, by its id."""
     found: dict[str, list[TrainingNews]] = {}
     for member, its in run.events.items():
-        teller = Teller(its[0].rank)
+        teller = Teller()
         found[member] = [news for event in its for news in teller.take(event, now=event.at)]
     return found
 
 
 def told(run: Run) -> list[TrainingNews]:
     """Return what all members tell, in the order of time."""
-    tellers = {member: Teller(its[0].rank) for member, its in run.events.items()}
+    tellers = {member: Teller() for member in run.events}
     return [news for event in run.in_order() for news in tellers[event.member].take(event, now=event.at)]
 
 
