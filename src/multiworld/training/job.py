@@ -567,6 +567,8 @@ class Job:
         if self._trainer is not None:
             self._trainer.close()
             self._trainer.services.timer.close()
+        if self._opened is not None:
+            self._opened.close()
         if self._keeper is not None:
             self._keeper.close(is_complete=False, has_failed=not gracefully)
         self._team.close(gracefully=gracefully)

@@ -23,6 +23,7 @@ from ..recovery.records import Generation
 from ..recovery.team import Team
 from ..state import TrainingState
 from .experience import Experience
+from .foresight import Foresight
 from .making import make_pipelined_trainer
 from .model import Loss
 from .parts import PipelinedParts
@@ -38,6 +39,11 @@ class Opened:
     parts: PipelinedParts
     templates: Templates
     loss: Loss
+    foresight: Foresight
+
+    def close(self) -> None:
+        """Idempotent."""
+        self.foresight.close()
 
     def _timer(self) -> StepTimer:
         """On a CPU without the run queue: reading it takes a good part of a small layer's time, twice an operation."""
@@ -58,17 +64,18 @@ class Opened:
         state.apart = self.parts.holdings
         state.add("optimizers", self.parts.holdings)
         experience = Experience(now=time.monotonic())
-        recoveries = Remembering(experience, recoveries)
-        trainer = make_pipelined_trainer(team, state, self.parts, self.loss, loader, observer, recoveries, options)
-        trainer.services.timer = self._timer()
+        membership = team.membership
         planner = Planner(
             self.templates,
             tolerate=options.tolerate,
             num_micro_batches=loader.num_micro_batches,
             experience=experience,
+            foresight=self.foresight,
         )
         planner.check(num_nodes)
-        membership = team.membership
+        recoveries = Remembering(experience, recoveries, lambda now: planner.foresee(now, membership.member.id))
+        trainer = make_pipelined_trainer(team, state, self.parts, self.loss, loader, observer, recoveries, options)
+        trainer.services.timer = self._timer()
 
         def complete(generation: Generation, before: Generation | None) -> Generation:
             began = time.monotonic()
@@ -108,7 +115,7 @@ def open_pipeline(
         memory_bytes=memory_bytes,
         is_replacement=is_replacement,
     )
-    return Opened(PipelinedParts(layers, changing(layers, example), exact=options.exact), templates, loss)
+    return Opened(PipelinedParts(layers, changing(layers, example), exact=options.exact), templates, loss, Foresight())
 
 
 def check_pipeline(options: TrainingOptions) -> None:

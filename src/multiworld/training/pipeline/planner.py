@@ -18,6 +18,7 @@ from ..planning.templates import Templates
 from ..recovery.records import Generation
 from .assignment import AssignedPipeline, Assignment, LayerMove, SharedOrder
 from .experience import Experience
+from .foresight import Foresight, Order, losses_to_foresee
 from .seen import with_busy
 
 OPERATION_S = 2e-5  # of a rerouted step, to simulate it on a busy processor
@@ -27,11 +28,18 @@ class Planner:
     """``num_micro_batches``: of a step. Any member may propose: what it proposes is in the generation's record."""
 
     def __init__(
-        self, templates: Templates, *, tolerate: int, num_micro_batches: int, experience: Experience | None = None
+        self,
+        templates: Templates,
+        *,
+        tolerate: int,
+        num_micro_batches: int,
+        experience: Experience | None = None,
+        foresight: Foresight | None = None,
     ) -> None:
-        """``experience``: this member's, with which it proposes."""
+        """``experience``: this member's, with which it proposes. ``foresight``: makes plans for it in advance."""
         self._templates, self._tolerate, self._num_micro_batches = templates, tolerate, num_micro_batches
         self._experience = Experience(now=time.monotonic()) if experience is None else experience
+        self._foresight = foresight
 
     def check(self, num_members: int) -> None:
         """Raises PlanError if so many members cannot form pipelines, or a step has too few micro-batches for them."""
@@ -40,7 +48,54 @@ class Planner:
     def complete(self, generation: Generation, before: Generation | None) -> Generation:
         """Return the generation with its assignment. ``before``: the one that it follows. Raises PlanError."""
         held = {member: frozenset(layers) for member, layers in generation.layers.items()}
-        conditions = Conditions(
+        conditions = self._conditions(generation)
+        members = [each.id for each in generation.members]
+        chosen = None
+        if before is not None and before.assignment is not None and not generation.is_restart:
+            chosen = self._foreseen(before, members, held)
+            chosen = chosen or self._changed(before.assignment, members, held, conditions)
+        if chosen is None:
+            chosen = start(members, self._templates, conditions)
+            chosen = replace(chosen, moves=self._moves(chosen.plan, held))
+        return replace(generation, assignment=with_busy(self._assignment(chosen), self._templates.profile))
+
+    def foresee(self, generation: Generation, member: str) -> None:
+        """Have plans made for losses that this member would have to plan for, if that takes long. Returns at once."""
+        if self._foresight is None or generation.assignment is None:
+            return
+        lost = losses_to_foresee([each.id for each in generation.members], member, self._num_micro_batches)
+        if not lost:
+            self._foresight.forget()
+            return
+        self._foresight.begin(
+            Order(
+                generation=generation.number,
+                lost=lost,
+                plan=self._plan(generation.assignment),
+                templates=self._templates,
+                conditions=self._conditions(generation),
+            )
+        )
+
+    def _foreseen(
+        self, before: Generation, members: list[str], held: Mapping[str, frozenset[int]]
+    ) -> Reconfiguration | None:
+        """Return the plan that was made in advance; None if another change than one loss has come, or none was made."""
+        lost = {each.id for each in before.members} - set(members)
+        if (
+            self._foresight is None
+            or before.assignment is None
+            or len(lost) != 1
+            or len(members) >= len(before.members)
+        ):
+            return None
+        if any(held.get(each, frozenset()) != frozenset(before.assignment.layers_of(each)) for each in members):
+            return None  # the plan before was not carried out to its end
+        outcome = self._foresight.outcome(before.number, *lost)
+        return outcome if isinstance(outcome, Reconfiguration) else None
+
+    def _conditions(self, generation: Generation) -> Conditions:
+        return Conditions(
             tolerate=self._tolerate,
             num_micro_batches=self._num_micro_batches,
             expected_s=self._experience.expected_s(now=time.monotonic()),
@@ -50,14 +105,6 @@ class Planner:
             divide_layers=False,
             operation_s=OPERATION_S,
         )
-        members = [each.id for each in generation.members]
-        chosen = None
-        if before is not None and before.assignment is not None and not generation.is_restart:
-            chosen = self._changed(before.assignment, members, held, conditions)
-        if chosen is None:
-            chosen = start(members, self._templates, conditions)
-            chosen = replace(chosen, moves=self._moves(chosen.plan, held))
-        return replace(generation, assignment=with_busy(self._assignment(chosen), self._templates.profile))
 
     def _changed(
         self, before: Assignment, members: list[str], held: Mapping[str, frozenset[int]], conditions: Conditions

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ...errors import WorldBrokenError
 from ..engine.observers import RecoveryObserver
 from ..recovery.records import Generation
@@ -9,10 +11,12 @@ from .experience import Experience
 
 
 class Remembering:
-    """A ``RecoveryObserver`` before another one."""
+    """A ``RecoveryObserver`` before another one. ``foresee``: called with each generation that has begun."""
 
-    def __init__(self, experience: Experience, observer: RecoveryObserver) -> None:
-        self._experience, self._observer = experience, observer
+    def __init__(
+        self, experience: Experience, observer: RecoveryObserver, foresee: Callable[[Generation], None]
+    ) -> None:
+        self._experience, self._observer, self._foresee = experience, observer, foresee
 
     def recovery_began(self, step: int, error: WorldBrokenError | None) -> None:
         self._observer.recovery_began(step, error)
@@ -23,6 +27,7 @@ class Remembering:
 
     def generation_began(self, before: Generation | None, now: Generation, step: int) -> None:
         self._experience.formed(is_change=before is not None)
+        self._foresee(now)
         self._observer.generation_began(before, now, step)
 
     def state_received(self, step: int, size_bytes: int, sources: int, took_s: float) -> None:

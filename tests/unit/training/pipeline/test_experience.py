@@ -57,7 +57,8 @@ class Shown:
 
 def test_it_remembers_what_others_are_told_and_no_start() -> None:
     experience, shown = Experience(now=0.0), Shown()
-    remembering = Remembering(experience, shown)
+    foreseen: list[Generation] = []
+    remembering = Remembering(experience, shown, foreseen.append)
     remembering.recovery_phase("agree", 0, 10.0)  # all are waited for
     remembering.generation_began(None, ONE, 0)
     assert experience.form_s == FORM_S
@@ -70,6 +71,7 @@ def test_it_remembers_what_others_are_told_and_no_start() -> None:
     assert experience.form_s == 1.0
     assert experience.expected_s(now=0.0) == EXPECTED_S / 2
     assert experience.bytes_per_s == 1000.0
+    assert foreseen == [ONE, ONE]
     assert shown.told == [
         "agree",
         "generation",
