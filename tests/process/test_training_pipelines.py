@@ -15,16 +15,7 @@ import torch
 from multiworld.testing import scaled
 from tests import warm_programs
 
-from .training_pipeline_program import (
-    GLOBAL_BATCH,
-    LAST_OF_FIRST,
-    MAX_NORM,
-    MICRO_BATCH,
-    Options,
-    dataset,
-    loss_of,
-    stages,
-)
+from .training_pipeline_program import GLOBAL_BATCH, MAX_NORM, MICRO_BATCH, Options, dataset, loss_of, stages
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(scaled(120))]  # each trains once or twice
 
@@ -197,11 +188,11 @@ def test_a_checkpoint_fits_any_number_of_processes(tmp_path: Path, expected: Seq
 
 
 def test_a_checkpoint_has_the_layers_of_a_lost_process_from_its_peer(tmp_path: Path, expected: Sequence[float]) -> None:
-    kills = ((LAST_OF_FIRST, 1, "backward"),)
-    options = Options(total=7, checkpoint=str(tmp_path / "checkpoints"), kills=kills, moves_are_dear=True)
+    checkpoint = str(tmp_path / "checkpoints")
+    options = Options(total=7, checkpoint=checkpoint, kills_last_of_first_in=1, moves_are_dear=True)
     before = train(tmp_path / "before", options)
     assert {one.num_reroutes for one in before[2]} == {1}
-    after = train(tmp_path / "after", replace(options, total=TOTAL, kills=()), num_processes=3)
+    after = train(tmp_path / "after", Options(checkpoint=checkpoint), num_processes=3)
     begun = min(after)
     assert begun in (3, 6, 7)
     assert losses(before, range(7))[:begun] + losses(after, range(begun, TOTAL)) == list(expected)

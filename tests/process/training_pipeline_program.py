@@ -34,13 +34,11 @@ from multiworld.training.profiles import cached_profile
 WIDTH, DEPTH, GLOBAL_BATCH, MICRO_BATCH, NUM_TOKENS = 32, 6, 24, 3, 40
 MAX_NORM = 1.0
 WAIT_S = 0.02
-LAST_OF_FIRST = -1  # who has the last stage of the first pipeline
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """``kills``: (rank, step, moment); a moment is "forward", "backward", "reduced", "committed" or "move". The rank
-    may be LAST_OF_FIRST, if the moment is not "committed".
+    """``kills``: (rank, step, moment); a moment is "forward", "backward", "reduced", "committed" or "move".
 
     ``layers_of_a_process``: how many fit into the memory of one. ``leaves``: (rank, step) after which it leaves.
     ``model``: "chain" of stages by hand, or "gpt", which is cut, with tied weights. ``checkpoint``: a folder.
@@ -56,6 +54,8 @@ class Options:
     checkpoint: str = ""
     waits_for: int = 0
     """Take so many steps more slowly, so that replacements come in time."""
+    kills_last_of_first_in: int = -1
+    """In this step, kill the member with the last stage of the first pipeline in its first backward."""
     waits_for_newcomer_in: int = -1
     """In this step, wait until a newcomer looks for the others."""
     moves_are_dear: bool = False
@@ -141,27 +141,19 @@ def memory_for(num_layers: int) -> int:
     return 4 * block * num_layers + 2 * block
 
 
-def kill_when(moment: str, wanted: int, job: training.Job, pipe: Pipe | None) -> None:
-    """End this process at a moment of step ``wanted``, as if it was killed from outside.
-
-    ``pipe``: only if it has the last stage of the first pipeline.
-    """
+def kill_when(moment: str, wanted: int, state: training.Job) -> None:
+    """End this process at a moment of step ``wanted``, as if it was killed from outside."""
 
     def end(step: int) -> None:
-        is_meant = pipe is None or (pipe.assignment and pipe.assignment.pipelines[0].members[-1] == own_id(job))
-        if step == wanted and is_meant:
+        if step == wanted:
             os.kill(os.getpid(), signal.SIGKILL)
 
     if moment in ("forward", "backward"):
-        replace(StageRun, f"_{moment}", end, job)
+        replace(StageRun, f"_{moment}", end, state)
     elif moment == "reduced":
-        replace(Pipelined, "_own_facts", end, job)
+        replace(Pipelined, "_own_facts", end, state)
     elif moment == "move":
-        replace(Preparing, "_take", end, job)
-
-
-def own_id(job: training.Job) -> str:
-    return job._membership.member.id
+        replace(Preparing, "_take", end, state)
 
 
 def replace(owner: type, name: str, end: Callable[[int], None], job: training.Job) -> None:
@@ -183,6 +175,16 @@ def wait_for_newcomer(job: training.Job) -> None:
     while is_first and not membership.newcomers:
         membership.look_for_newcomers()
         time.sleep(WAIT_S)
+
+
+def kill_last_of_first(wanted: int, job: training.Job, pipe: Pipe) -> None:
+    def end(step: int, *given: object) -> None:
+        assignment = pipe.assignment
+        assert assignment is not None
+        if step == wanted and assignment.pipelines[0].members[-1] == job._membership.member.id:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    replace(StageRun, "_backward", end, job)
 
 
 def make_moves_dear() -> None:
@@ -219,9 +221,11 @@ def main(folder: Path, options: Options) -> None:
     job.track(scheduler=scheduler)
     loader = job.loader(data, global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, shuffle=True)
     is_first_life = not list(folder.glob(f"{rank}-*"))
-    kills = [each for each in options.kills if each[0] in (rank, LAST_OF_FIRST)] if is_first_life else []
-    for whom, at, moment in kills:
-        kill_when(moment, at, job, pipe if whom == LAST_OF_FIRST else None)
+    kills = [each for each in options.kills if each[0] == rank] if is_first_life else []
+    for _, at, moment in kills:
+        kill_when(moment, at, job)
+    if is_first_life and options.kills_last_of_first_in >= 0:
+        kill_last_of_first(options.kills_last_of_first_in, job, pipe)
     with (folder / f"{rank}-{os.getpid()}").open("w") as journal:
         for step in job.steps(loader, total=options.total):
             _train(step, pipe, optimizer, kills)
