@@ -73,7 +73,7 @@ class Planner:
                 lost=lost,
                 plan=self._plan(generation.assignment),
                 templates=self._templates,
-                conditions=self._conditions(generation),
+                conditions=replace(self._conditions(generation), operation_s=0.0),  # nobody waits for these plans
             )
         )
 

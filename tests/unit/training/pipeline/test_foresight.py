@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 import time
 from collections.abc import Iterator
@@ -11,9 +12,10 @@ from dataclasses import replace
 
 import pytest
 
+from multiworld.training.pipeline.experience import Experience
 from multiworld.training.pipeline.foresight import WORTH_IT, Foresight, Order, losses_to_foresee
 from multiworld.training.pipeline.planner import Planner
-from multiworld.training.planning.changes.conditions import Conditions
+from multiworld.training.planning.changes.conditions import Conditions, Policy
 from multiworld.training.planning.changes.foreseen import Foreseen, Outcome
 from multiworld.training.planning.changes.reconfiguration import start
 from multiworld.training.recovery.records import Generation
@@ -101,7 +103,9 @@ class Prepared(Foresight):
         if self.order is None or generation != self.order.generation:
             return None
         self.asked.append(lost)
-        return Foreseen(self.order.plan, self.order.templates, self.order.conditions).outcome(lost)
+        outcome = Foreseen(self.order.plan, self.order.templates, self.order.conditions).outcome(lost)
+        packed: Outcome = pickle.loads(pickle.dumps(outcome))  # it comes from another process
+        return packed
 
 
 def after(before: Generation, *lost: str, lacks: str = "") -> Generation:
@@ -117,10 +121,33 @@ def test_a_proposer_takes_the_plan_that_was_made_in_advance() -> None:
     before = planner.complete(replace(before, assignment=None, layers={each: tuple(range(6)) for each in IDS}), None)
     planner.foresee(before, IDS[0])
 
+    assert prepared.order is not None
+    assert prepared.order.conditions.operation_s == 0.0  # nobody waits for it
+
     made = planner.complete(after(before, IDS[3]), before)
     assert prepared.asked == [IDS[3]]
     alone = Planner(templates(), tolerate=1, num_micro_batches=WORTH_IT // 8).complete(after(before, IDS[3]), before)
     assert made.assignment == alone.assignment
+
+
+def test_a_rerouted_plan_that_was_made_in_advance_has_the_orders_of_all_members() -> None:
+    slow = Experience(now=time.monotonic())
+    slow.moved(1, 1000.0)
+    prepared, few = Prepared(), IDS[:8]
+    members = MEMBERS[:8]
+    planners = [
+        Planner(templates(), tolerate=1, num_micro_batches=WORTH_IT // 8, experience=slow, foresight=each)
+        for each in (prepared, None)
+    ]
+    first = Generation(number=1, members=members, layers={each: tuple(range(6)) for each in few})
+    before = planners[0].complete(first, None)
+    planners[0].foresee(before, IDS[0])
+    made, alone = (each.complete(after(before, IDS[3]), before).assignment for each in planners)
+    assert prepared.asked == [IDS[3]]
+    assert made is not None
+    assert made.policy == Policy.REROUTE.value
+    assert len(made.orders) == 7
+    assert made == alone
 
 
 def test_two_losses_and_members_without_their_layers_are_planned_for_anew() -> None:
