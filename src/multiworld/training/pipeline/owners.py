@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ...errors import JoinError, PeerLeftError, StoreError, WorldBrokenError, WorldClosedError
 from ...wire.progress.operation import Operation
@@ -86,9 +87,7 @@ class OwnersWorlds:
                     operation.result().abort()
             self._worlds.clear()
             raise
-        for world in self._worlds.values():
-            _end_with(team, world)
-            _end_with(world, team)
+        _end_together(team, self._worlds)
         whole = {owners: team for owners in sets if 1 < len(owners) == team.world_size}
         return {**self._worlds, **whole}
 
@@ -123,11 +122,25 @@ def _joined(team: World, operation: Operation[World]) -> World:
         raise error or WorldClosedError(team.name, team.generation) from None
 
 
-def _end_with(world: World, other: World) -> None:
-    """Have a loss in one world end what waits in the other one. Who leaves one leaves the other one, too."""
+def _end_together(team: World, worlds: Mapping[tuple[int, ...], World]) -> None:
+    """Have a loss in one world end what waits in all others. Who leaves one leaves the others, too.
 
-    def ended() -> None:
-        if world.error is not None and not isinstance(world.error, PeerLeftError):
-            other.abort()
+    The team's world breaks with the same error, so that it knows whom it has lost. The others are aborted here, each
+    of them: a world that was aborted has no error by which it could end a third one.
+    """
+    worlds = dict(worlds)
 
-    world.on_broken(ended)
+    def end_others(broken: World, owners: Sequence[int]) -> None:
+        error = broken.error
+        if error is None or isinstance(error, PeerLeftError):
+            return
+        if broken is not team:
+            rank = owners[error.rank] if 0 <= error.rank < len(owners) else -1
+            team.break_with(type(error)(team.name, team.generation, rank, error.cause))
+        for world in worlds.values():
+            if world is not broken:
+                world.abort()
+
+    team.on_broken(partial(end_others, team, ()))
+    for owners, world in worlds.items():
+        world.on_broken(partial(end_others, world, owners))
