@@ -210,6 +210,9 @@ class Holdings:
                 own.data = own.data.new_empty(0)
                 if isinstance(own, nn.Parameter):
                     own.grad = None
+        for (name, _), leaf in self._leaves.items():
+            if name not in kept:  # of a step that did not end
+                leaf.grad = None
         self._share_memory()
         self.held = wanted
         mine = [each for name, each in self._parameters.items() if name in kept and each.requires_grad]

@@ -63,6 +63,16 @@ def test_leaves_share_the_parameters_memory_wherever_that_goes() -> None:
     assert [each.leaf.numel() for each in _weights(held)] == [0, 0]
 
 
+def test_gradients_of_a_step_that_did_not_end_go_with_their_layers() -> None:
+    held = Holdings(layers_by_hand(tied_chain(same_module=False), (EXAMPLE, EXAMPLE)).layers, exact=True)
+    held.add_optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    for use in held.uses_of([2]).values():
+        use.leaf.grad = torch.ones_like(use.leaf)
+    held.hold([1])
+    held.add_up()
+    assert held.gradients() == []
+
+
 def test_without_exact_a_parameter_is_one_leaf() -> None:
     held = Holdings(layers_by_hand(tied_chain(same_module=False), (EXAMPLE, EXAMPLE)).layers)
     assert [(each.held_in, each.computed_in) for each in _weights(held)] == [((0, 2), (0, 2))]
