@@ -9,7 +9,8 @@ store lets one proposal win. The rules:
   without, the later step before the earlier one; of equals, the one that stands first.
 - A replica of several processes is in as a whole, or out.
 - All begin again only if nobody with the state is left, nor may go on elsewhere. Where members hold layers of the
-  model, they do so as well if a layer is left with nobody.
+  model, they do so as well if a layer is left with nobody. But before that, members that others have lost are taken in
+  again, if they are here: they would begin again with the others, too.
 - A loss that is not proven, a host that cannot be reached, may mean that the others go on elsewhere. Then the launcher
   must have confirmed that this side goes on, or this side has more than half of the members (of exactly half: those
   with the first member).
@@ -93,8 +94,12 @@ def agree(situation: Situation, rules: Rules) -> Wait | Generation:
     members = [*survivors, *newcomers]
     following = _next(situation, current.number + 1, members)
     if not _is_whole(situation, following):
-        begun = _first(situation, rules, current.number + 1)
-        return begun if isinstance(begun, Wait) else _after_loss(begun, following)
+        here = [each for each in current.members if _goes_on(each, situation)]
+        following = _next(situation, current.number + 1, [*here, *newcomers])
+        if not _is_whole(situation, following):
+            begun = _first(situation, rules, current.number + 1)
+            return begun if isinstance(begun, Wait) else _after_loss(begun, following)
+        members = list(following.members)
     is_over = any(situation.said[each.id].is_over for each in able)  # there is nothing to wait for others for
     if len(members) < rules.min_members and not is_over:
         return _too_few("too few members are left", len(members), rules.min_members)

@@ -228,6 +228,17 @@ def test_a_newcomer_with_the_whole_model_is_the_source_where_a_layer_is_lost() -
     assert saved.sources == ("a",)
 
 
+def test_one_that_others_have_lost_is_in_if_it_alone_holds_a_layer() -> None:
+    """A link between two hosts was lost, or a process was stopped for a while: nobody has ended."""
+    mine: dict[str, Any] = {"num_layers": 3}
+    lost = says(C, layers=(2,), **mine)
+    back = chosen(seen(loses(A, C, layers=(0, 1), **mine), loses(B, C, layers=(0, 1), **mine), lost))
+    assert (back.is_restart, back.members, back.stateless) == (False, (A, B, C), ())
+    assert back.layers == {"a": (0, 1), "b": (0, 1), "c": (2,)}
+    held_twice = chosen(seen(loses(A, C, layers=(0, 1), **mine), loses(B, C, layers=(1, 2), **mine), lost))
+    assert held_twice.members == (A, B)
+
+
 def test_what_one_without_the_state_holds_does_not_count() -> None:
     said = seen(
         loses(A, C, layers=(0, 1), num_layers=3),
