@@ -99,11 +99,11 @@ class Trainer:
         return False
 
     def _end(self) -> bool:
-        """After the last step: end together. False: this member has lost the state, and has to get it anew.
+        """After the last step: end together. False: this member has lost the state, or all begin anew.
 
         A replica that was lost shortly before comes back meanwhile: it gets the state of the end, and ends with it.
         """
-        while self.standing.has_state:
+        while self.standing.is_over:
             error: WorldBrokenError | WorldClosedError | None = None
             try:
                 self._sync.end()

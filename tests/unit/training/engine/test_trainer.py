@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from multiworld.errors import WorldBrokenError
 from multiworld.training.engine.decision import Outcome
 from multiworld.training.engine.engine_parts import EngineParts
 from multiworld.training.engine.progress import StepProgress
@@ -36,6 +37,8 @@ class Scripted:
         self.repeats: list[int] = []
         self.without_state: list[Outcome] = []
         """Of steps in which a newcomer takes part before it has the state."""
+        self.ends: list[WorldBrokenError] = []
+        """What ``end`` raises."""
         self.total: int | None = -1
         self.has_met = False
         self.progress = StepProgress()
@@ -76,7 +79,9 @@ class Scripted:
         self.parts.standing.receiving = None
         self.parts.standing.has_state = True
 
-    def end(self) -> None: ...
+    def end(self) -> None:
+        if self.ends:
+            raise self.ends.pop(0)
 
     def announced(self, common: Announcement) -> Announcement:
         return common
@@ -156,6 +161,13 @@ def test_nobody_comes_or_goes_after_the_last_step() -> None:
     training.sync.outcomes = {1: Outcome(leaving=frozenset({0}), newcomers=("c",))}
     assert training.run(2) == [0, 1]
     assert (training.team.num_meetings, training.team.membership.over) == (0, 2)
+
+
+def test_members_that_begin_anew_at_the_end_do_all_steps_again() -> None:
+    """The only one that held some layers is lost while the others wait for it to end."""
+    training = Training(Generation(number=2, members=FakeMember().team.generation.members, is_restart=True))
+    training.sync.ends = [BROKEN]
+    assert training.run(2) == [0, 1, 0, 1]
 
 
 def test_a_newcomer_meets_no_others_after_the_last_step() -> None:
