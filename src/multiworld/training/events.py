@@ -112,7 +112,8 @@ class PipelinesChanged(TrainingEvent):
     """From step ``step`` on the members form these pipelines: published just before ``MembershipChanged``.
 
     ``num_layers``: of the model. ``policy``: how the pipelines follow from those before. ``iteration_s``: what a step
-    takes as predicted; 0: it is not. ``num_moved``: layers that members need and do not have.
+    takes as predicted; 0: it is not. ``num_moved``: layers that members need and do not have. ``tolerates``: any so
+    many members may be lost at once. ``needed``: if the job asked for more, how many members that needs; else 0.
     """
 
     step: int
@@ -121,6 +122,8 @@ class PipelinesChanged(TrainingEvent):
     policy: str = ""
     iteration_s: float = 0.0
     num_moved: int = 0
+    tolerates: int = 0
+    needed: int = 0
 
 
 @message("state_received")

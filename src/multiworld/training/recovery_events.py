@@ -88,6 +88,8 @@ class RecoveryEvents:
                 policy=now.assignment.policy,
                 iteration_s=now.assignment.iteration_s,
                 num_moved=sum(each.end - each.first for each in now.assignment.moves),
+                tolerates=now.assignment.tolerates,
+                needed=now.assignment.needed,
             )
         self._publisher.publish(
             MembershipChanged,

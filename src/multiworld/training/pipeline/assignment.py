@@ -55,7 +55,8 @@ class Assignment:
     """Of one generation: part of its record, so all members follow the same one.
 
     ``moves``: before the generation's first step. ``policy``: how it follows from the one before. ``iteration_s``: of a
-    step, as predicted. ``tolerates``: any so many members may be lost while each layer is left somewhere. ``idle``:
+    step, as predicted. ``tolerates``: any so many members may be lost while each layer is left somewhere. ``needed``:
+    if that is less than the job asked for, how many members that needs; else 0. ``idle``:
     members that have nothing to do. ``reroutes``: who computes where a member is LOST; a node is a stage. ``orders``:
     of each member of the pipelines that compute for each other, as the proposer has simulated them.
     """
@@ -66,6 +67,7 @@ class Assignment:
     policy: str = ""
     iteration_s: float = 0.0
     tolerates: int = 0
+    needed: int = 0
     idle: tuple[str, ...] = ()
     reroutes: tuple[Reroute, ...] = ()
     orders: tuple[SharedOrder, ...] = ()

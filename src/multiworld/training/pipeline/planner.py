@@ -138,6 +138,7 @@ class Planner:
             policy=chosen.policy.value,
             iteration_s=chosen.plan.iteration_s,
             tolerates=chosen.plan.tolerates,
+            needed=0 if chosen.plan.tolerates >= self._tolerate else (self._tolerate + 1) * self._templates.smallest,
             idle=chosen.plan.idle,
             reroutes=chosen.plan.reroutes,
             orders=tuple(_orders(chosen)),

@@ -61,6 +61,8 @@ class ProgressMeter:
         """How many processes hold one copy of the model together."""
         self.pipelines: tuple[int, ...] = ()
         """The sizes of the pipelines, if there are some."""
+        self.weakness = ""
+        """What they survive, if that is less than the job asked for."""
         self._num_ranks = 0
 
     def take(self, event: TrainingEvent) -> None:
@@ -68,7 +70,7 @@ class ProgressMeter:
         if isinstance(event, TrainingStarted):
             self._total = event.total if event.total is not None else self._total
         elif isinstance(event, PipelinesChanged):
-            self.pipelines = sizes_of(event.pipelines)
+            self.pipelines, self.weakness = sizes_of(event.pipelines), weakness(event)
         elif isinstance(event, MembershipChanged):
             self.num_recoveries += bool(event.gone)
             self._num_ranks = len(event.ranks)
@@ -133,11 +135,11 @@ class ProgressLine:
             was_leading, self._is_leading = self._is_leading, is_leading(event)
             if was_leading and self._is_leading and (event.came or event.gone):
                 return self._note(self._membership(event))
-            return (
-                self._note(f"{self._membership(event)}; this rank shows the progress now")
-                if (self._is_leading and not was_leading and event.gone)
-                else ""
-            )
+            if not self._is_leading or was_leading:
+                return ""
+            if event.gone:
+                return self._note(f"{self._membership(event)}; this rank shows the progress now")
+            return self._note(self._membership(event)) if self._meter.weakness else ""
         if not self._is_leading:
             return ""
         if isinstance(event, MemberLost):
@@ -167,7 +169,8 @@ class ProgressLine:
         return f"\r{text[: self._width]}\x1b[K"
 
     def _membership(self, change: MembershipChanged) -> str:
-        return membership_line(change, self._meter.replica_size, self._meter.pipelines)
+        line = membership_line(change, self._meter.replica_size, self._meter.pipelines)
+        return f"{line}; {self._meter.weakness}" if self._meter.weakness else line
 
     def _note(self, text: str) -> str:
         """A line of its own, above the one in place."""
@@ -212,6 +215,14 @@ def members_text(replicas: int, pipelines: Sequence[int]) -> str:
         return counted(replicas, "replica")
     in_them = "" if replicas == sum(pipelines) else f", {sum(pipelines)} of them"
     return f"{counted(replicas, 'process')}{in_them} in {pipelines_text(pipelines)}"
+
+
+def weakness(pipelines: PipelinesChanged) -> str:
+    """Return what they survive, and how many processes more needs, if it is less than was asked for; else nothing."""
+    if not pipelines.needed:
+        return ""
+    survived = f"{counted(pipelines.tolerates, 'loss')} at once and no more" if pipelines.tolerates else "no loss"
+    return f"they survive {survived}: what was asked for needs {counted(pipelines.needed, 'process')}"
 
 
 def membership_line(change: MembershipChanged, replica_size: int = 1, pipelines: Sequence[int] = ()) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ...world.launcher.pipelines import LOST_RANK, PipelineRanks, pipelines_text, sizes_of
 from ..events import PipelinesChanged
+from .progress import weakness
 from .recoveries import Recovery
 from .report import MemberReport, Note, TrainingReport, lossy_causes
 from .words import counted, duration, number, size
@@ -75,6 +76,7 @@ def _pipelines(changes: Sequence[PipelinesChanged]) -> list[str]:
         told += [each.policy] if each.policy else []
         told += [f"{duration(each.iteration_s)} a step predicted"] if each.iteration_s else []
         told += [f"{counted(each.num_moved, 'layer')} moved"] if each.num_moved else []
+        told += [weak] if (weak := weakness(each)) else []
         lines.append(f"  from step {each.step}, {', '.join(told)}")
         lines += [f"    {_pipeline(one, each.num_layers)}" for one in each.pipelines[:MAX_PIPELINES]]
         if len(each.pipelines) > MAX_PIPELINES:

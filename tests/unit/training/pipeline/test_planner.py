@@ -29,9 +29,10 @@ def planner(experience: Experience | None = None) -> Planner:
     return Planner(templates(), tolerate=1, num_micro_batches=16, experience=experience)
 
 
-def begun() -> Generation:
-    layers = {each.id: ALL for each in MEMBERS}
-    return planner().complete(Generation(number=1, members=MEMBERS, layers=layers), None)
+def begun(num_members: int = NUM_MEMBERS) -> Generation:
+    members = MEMBERS[:num_members]
+    layers = {each.id: ALL for each in members}
+    return planner().complete(Generation(number=1, members=members, layers=layers), None)
 
 
 def after_a_loss(before: Generation, lost: str, experience: Experience | None = None) -> Assignment:
@@ -52,3 +53,11 @@ def test_who_has_seen_slow_moves_and_many_changes_moves_less() -> None:
     usual, careful = (after_a_loss(begun(), "m3", each) for each in (None, slow))
     assert careful.iteration_s > usual.iteration_s
     assert len(careful.moves) < len(usual.moves)
+
+
+def test_too_few_members_for_what_was_asked_for_are_told_how_many_it_needs() -> None:
+    few, enough = begun(3).assignment, begun(4).assignment
+    assert few is not None
+    assert enough is not None
+    assert (few.tolerates, few.needed) == (0, 4)
+    assert (enough.tolerates, enough.needed) == (1, 0)

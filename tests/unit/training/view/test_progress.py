@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from multiworld.training.errors import PeerRaisedError
-from multiworld.training.events import MembershipChanged, TrainingEnded
+from multiworld.training.events import MembershipChanged, PipelinesChanged, TrainingEnded, TrainingEvent
 from multiworld.training.view.progress import LINE_S, Progress, ProgressLine, members_text, progress_text
+from multiworld.world.launcher.pipelines import PipelineRanks
 
 from .runs import Run
 from .test_lines import step
+
+ONE_PIPELINE = (PipelineRanks(ranks=(0, 1), starts=(0, 1), num_micro_batches=4, busy=()),)
 
 
 def written(run: Run, *, in_place: bool) -> dict[str, str]:
@@ -154,6 +159,29 @@ def test_the_line_says_how_many_pipelines_of_which_sizes_train() -> None:
     assert "5 processes in 2 pipelines of 2 and 3  goodput" in lines
     assert "gpt: 4 processes in 2 pipelines of 2 go on with step 5 (without rank 4)\n" in lines
     assert "replica" not in lines
+
+
+def test_who_survives_less_than_was_asked_for_is_told_from_the_start() -> None:
+    def change(generation: int, needed: int, tolerates: int = 0) -> list[TrainingEvent]:
+        where = partial(PipelinesChanged, job="gpt", rank=0, member="m001", generation=generation, at=0.0)
+        there = partial(MembershipChanged, job="gpt", rank=0, member="m001", generation=generation, at=0.0)
+        gone = () if generation == 1 else (3,)
+        return [
+            where(step=4, num_layers=2, pipelines=ONE_PIPELINE, needed=needed, tolerates=tolerates),
+            there(step=4, ranks=(0, 1), gone=gone, members=("m001", "m002")),
+        ]
+
+    def said(*events: TrainingEvent) -> str:
+        line = ProgressLine(in_place=False)
+        return "".join(line.take(event, now=0.0) for event in events)
+
+    assert said(*change(1, needed=0)) == ""
+    assert said(*change(1, needed=6)) == (
+        "gpt: 2 processes in 1 pipeline go on with step 4; they survive no loss: what was asked for needs 6 processes\n"
+    )
+    assert "without rank 3); they survive 1 loss at once and no more: what was asked for needs 9 processes\n" in (
+        said(*change(1, needed=0), *change(2, needed=9, tolerates=1))
+    )
 
 
 def test_processes_that_wait_are_in_no_pipeline() -> None:
