@@ -31,7 +31,7 @@ from .data.opening import open_loader
 from .data.recorder import CommitRecorder
 from .data.stream_loader import StreamLoader
 from .engine.decision import Outcome
-from .engine.facts import Facts, MoreFacts
+from .engine.facts import Facts
 from .engine.step import Step
 from .engine.trainer import Trainer
 from .errors import StepError
@@ -54,7 +54,6 @@ from .parts import TrainedParts
 from .pipeline.assignment import Assignment
 from .pipeline.parts import PipelinedParts
 from .pipeline.pipe import Pipe
-from .pipeline.work import StepWork
 from .planning.installed import check_installed
 from .publishing import Listener, Publisher
 from .recovery.agreement import Rules
@@ -64,6 +63,7 @@ from .recovery.team import Team
 from .recovery_events import RecoveryEvents
 from .replica.layout import check_replica_size
 from .replica.replica import Replica
+from .saving import Saving
 from .settings import settings_of
 from .state import Stateful, TrainingState
 from .sync.allowed import check_sync
@@ -71,10 +71,8 @@ from .sync.strategies import DiLoCo, LocalSGD
 from .view.view import View
 
 if TYPE_CHECKING:
-    from .checkpoint.keeper import CheckpointKeeper
-    from .copies.keeper import CopyKeeper
     from .pipeline.model import Loss
-    from .pipeline.opening import Opened
+    from .pipeline.opened import Opened
 
 logger = logging.getLogger(__name__)
 
@@ -233,34 +231,8 @@ class Job:
         )
         self._publisher = Publisher(options.name, rank, self._membership, self._view.take)
         self._publish = self._publisher.publish
-        self._keeper: CheckpointKeeper | None = None
-        self._is_save_asked = self._is_save_due = self._is_complete = False
-        if options.checkpoint is not None:
-            from .checkpoint.keeper import CheckpointKeeper  # with DCP, which takes a second
-
-            self._keeper = CheckpointKeeper(
-                options.checkpoint, job=options.name, member=member.id, state=self.state, publish=self._publish
-            )
-        self._copies = self._new_copies(member.id)
-
-    def _new_copies(self, member: str) -> CopyKeeper | None:
-        config = self.options.checkpoint
-        if config is None or not config.copies:
-            return None
-        from .copies.keeper import CopyKeeper, run_of
-        from .copies.memory import HostMemory
-
-        memory = HostMemory(run_of(config.directory, self.options.name), self.replica.size)
-        return CopyKeeper(
-            memory,
-            copies=config.copies,
-            every_steps=config.copy_interval,
-            shard=self.replica.rank,
-            num_shards=self.replica.size,
-            member=member,
-            state=self.state,
-            publish=self._publish,
-        )
+        self._saving = Saving(options, self.replica, member=member.id, state=self.state, publish=self._publish)
+        self._is_complete = False
 
     def _join_world(self, store: str | None, name: str, rank: int, size: int) -> World:
         timeout_s = self.options.join_timeout_s
@@ -434,8 +406,7 @@ class Job:
             error = f"{type(raised).__name__}: {raised}"
             raise
         finally:
-            if self._keeper is not None:
-                self._keeper.close(is_complete=not error and not reason, has_failed=bool(error))
+            self._saving.end(is_complete=not error and not reason, has_failed=bool(error))
             self._publish(TrainingEnded, step=self.state.step, reason=reason, error=error)
             self._leave_training(gracefully=not error)
             if error or self.replica.size == 1:
@@ -463,11 +434,7 @@ class Job:
             services.timer = step_timer(watched[0].device)
             self._backward_start = BackwardStart(watched, services.timer)
         services.health = self._new_health(has_scaler=services.may_skip_optimizer)
-        if self._keeper is not None:
-            services.saved_step, services.restart = self._keeper.saved_step, self._keeper.restart
-            services.own_facts = self._own_facts
-        if self._copies is not None:
-            services.memory = self._copies
+        self._saving.attach(services)
         trainer.ending.num_wanted = self._num_wanted
         return trainer
 
@@ -532,17 +499,11 @@ class Job:
         Raises StepError without ``checkpoint=``, or if replicas compute their steps alone: they are saved when they
         have met.
         """
-        if self._keeper is None:
+        if not self._saving.has_place:
             raise StepError("job.save() was called, and nothing says where to: training.join(..., checkpoint=...)")
         if self._sync is not None:
             raise StepError(f"job.save() was called under sync={self._sync!r}: there every_steps alone decides")
-        self._is_save_asked = True
-
-    def _own_facts(self, step: int) -> MoreFacts:
-        facts: MoreFacts = {"save": True} if self._is_save_asked else {}
-        if self._copies is not None:
-            facts["copies"] = self._copies.own_facts()
-        return facts
+        self._saving.ask()
 
     def close(self, *, gracefully: bool = True) -> None:
         """Leave all worlds and release everything. Idempotent.
@@ -569,11 +530,9 @@ class Job:
             self._trainer.services.timer.close()
         if self._opened is not None:
             self._opened.close()
-        if self._keeper is not None:
-            self._keeper.close(is_complete=False, has_failed=not gracefully)
+        self._saving.end(is_complete=False, has_failed=not gracefully)
         self._team.close(gracefully=gracefully)
-        if self._copies is not None:
-            self._copies.close(is_complete=self._is_complete, has_failed=not gracefully)
+        self._saving.close(is_complete=self._is_complete, has_failed=not gracefully)
         self._membership.close()
         for loader in self._loaders:
             loader.close()
@@ -596,23 +555,7 @@ class Job:
         link = process_link()
         if link is not None:
             link.progress()
-        if self._keeper is not None:
-            by_facts = len(facts) == len(generation.members)  # else they are of members of an earlier generation
-            ready = [
-                member.id
-                for place, member in enumerate(generation.members)
-                if (facts[place].is_ready if by_facts else member.id not in generation.stateless)
-            ]
-            writers: Sequence[str] | None = None  # those that have parts of the state for themselves
-            if generation.assignment is not None:
-                writers = StepWork(generation.assignment).members_of(0)
-            elif self.replica.size > 1:
-                writers = ready[: self.replica.size]
-            self._keeper.on_members(generation.number, ready, writers)
-            self._is_save_due = outcome.save
-            self._is_save_asked = self._is_save_asked and not outcome.save
-        if self._copies is not None and generation is self._team.generation:  # else not all members hear of this step
-            self._copies.heard(self._team.world, generation, facts)
+        self._saving.committed(self._team, generation, facts, outcome)
 
     def step_applied(self, step: Step) -> None:
         trainer = self._trainer
@@ -627,11 +570,7 @@ class Job:
             seconds=dict(trainer.seconds),
             redone=trainer.num_redone,
         )
-        since = trainer.savable_since
-        if self._keeper is not None and since is not None:
-            self._keeper.after_step(since, asked=self._is_save_due)
-        if self._copies is not None:
-            self._copies.after_step()
+        self._saving.applied(trainer.savable_since)
 
     # ---- checks
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .agreed import agreed
 from .data.base import StepLoader
 from .engine.buffers import Buffers
 from .engine.computing import Computing
@@ -40,7 +41,9 @@ def make_trainer(
     check_parts({name: part.state_dict() for name, part in state.parts.items()})
     parameters = parts.parameters
     gradients = Gradients(list(parameters.values()), list(parameters), separate=options.exact)
-    digest = digest_of(agreed(parts, state, loader, options, sync))
+    checkpoint = None if options.checkpoint is None else options.checkpoint.agreed
+    more = {"checkpoint": checkpoint, "sync": None if sync is None else sync.key}
+    digest = digest_of({**agreed(parts, state, loader, options, options.batch), **more})
     services = Services()
     shares = Shares(
         loader.num_micro_batches,
@@ -67,22 +70,3 @@ def make_trainer(
     if all(part is not loader for part in state.parts.values()):
         state.add("data", loader)  # one of the program's own
     return trainer, gradients
-
-
-def agreed(
-    parts: TrainedParts,
-    state: TrainingState,
-    loader: StepLoader,
-    options: TrainingOptions,
-    sync: LocalSGD | DiLoCo | None,
-) -> dict[str, object]:
-    """Return what all ranks must have in common, by the name that an error gives it."""
-    return {
-        **parts.described(),
-        "what is tracked": sorted(state.parts),
-        "the data": loader.digest(),
-        "the options": (options.batch, options.exact, options.seed),
-        "the health": (options.on_bad_step, options.replay, options.health),
-        "checkpoint": None if options.checkpoint is None else options.checkpoint.agreed,
-        "sync": None if sync is None else sync.key,
-    }

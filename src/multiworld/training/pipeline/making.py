@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..agreed import agreed
 from ..data.base import StepLoader
 from ..engine.engine_parts import engine_parts
 from ..engine.observers import RecoveryObserver, StepObserver
@@ -29,15 +30,7 @@ def make_pipelined_trainer(
 ) -> Trainer:
     """Raises TypeError that names a part of the state which cannot be sent to others."""
     check_parts({name: part.state_dict() for name, part in state.parts.items()})
-    digest = digest_of(
-        {
-            **parts.described(),
-            "what is tracked": sorted(state.parts),
-            "the data": loader.digest(),
-            "the options": (options.exact, options.seed, options.tolerate),
-            "the health": (options.on_bad_step, options.replay, options.health),
-        }
-    )
+    digest = digest_of(agreed(parts, state, loader, options, options.tolerate))
     engine = engine_parts(team, state, loader, Services(), observer, recoveries)
     model = LayeredStage(parts.model, loss, seed=options.seed if options.exact else None)
     synchronization = Pipelined(engine, parts.holdings, model, exact=options.exact)
