@@ -119,6 +119,11 @@ class Gradients:
         if self._separate:
             self.fill_up()
 
+    def drop_micro_batch(self) -> None:
+        """Backward is over, and what it made does not count."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
     def fill_up(self) -> None:
         """What got no gradient is zero. Before the sums are used."""
         for number, bucket in enumerate(self.buckets):

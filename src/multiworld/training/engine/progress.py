@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 
@@ -31,6 +31,21 @@ class StepProgress:
         self.done.append(number)
         for name, value in self._present.items():
             self.values.setdefault(name, []).append(value)
+
+    def values_of(self, numbers: Collection[int]) -> dict[int, dict[str, float]]:
+        """Return what was recorded of those of these micro-batches that are done, where each recorded the same."""
+        return {
+            number: {name: each[place] for name, each in self.values.items()}
+            for place, number in enumerate(self.done)
+            if number in numbers
+        }
+
+    def take(self, values: Mapping[int, Mapping[str, float]]) -> None:
+        """These micro-batches are done, too: what ``values_of`` returned."""
+        for number, each in values.items():
+            self.begin_micro_batch()
+            self.record(each)
+            self.end_micro_batch(number)
 
     def spent(self, seconds: Mapping[str, float]) -> None:
         for part, took_s in seconds.items():

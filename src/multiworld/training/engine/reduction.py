@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from ...wire.progress.operation import Operation
 from ...world.world import World
 from .gradients import FlatBucket
 from .tree import Node, Summation, nodes_of, sum_up
+
+ALL: Final[Node] = (-1, 0)
+"""Stands for the sum of all finished micro-batches, where no tree says in which order they are added."""
 
 
 class Reduction(Protocol):
@@ -35,6 +38,16 @@ class Reduction(Protocol):
 
     def wait(self) -> None:
         """Launch what was not, and wait for all: ``reduced`` holds the sums. Raises the world's error."""
+
+
+class ResumableReduction(Reduction, Protocol):
+    """One that can go on from the sums of another."""
+
+    def sums(self, bucket: int) -> Mapping[Node, Tensor]:
+        """Return what the finished micro-batches gave, by what of them it is the sum: views."""
+
+    def add(self, bucket: int, sums: Mapping[Node, Tensor]) -> None:
+        """Begin with what other micro-batches gave, elsewhere or before. The tensors belong to this one then."""
 
 
 class _Launching:
@@ -63,6 +76,13 @@ class SumReduction(_Launching):
 
     def end_micro_batch(self, micro_batch: int) -> None:
         pass
+
+    def sums(self, bucket: int) -> Mapping[Node, Tensor]:
+        return {ALL: self.buckets[bucket].sums}
+
+    def add(self, bucket: int, sums: Mapping[Node, Tensor]) -> None:
+        for each in sums.values():
+            self.buckets[bucket].sums.add_(each)
 
     def use(self, world: World | None, shares: Sequence[Collection[int]]) -> None:
         self._world, self._under_way = world, []
@@ -116,6 +136,17 @@ class TreeReduction(_Launching):
             value = free.pop() if free and free[-1].shape == flat.sums.shape else torch.empty_like(flat.sums)
             partial[(0, micro_batch)] = value.copy_(flat.sums)
             self._summations[number].add(micro_batch, _adder(partial, free), _renamer(partial))
+
+    def sums(self, bucket: int) -> Mapping[Node, Tensor]:
+        return self._partial[bucket]
+
+    def add(self, bucket: int, sums: Mapping[Node, Tensor]) -> None:
+        partial, free = self._partial[bucket], self._free[bucket]
+        for node, value in sums.items():
+            if node in partial:
+                raise ValueError(f"two sums hold the micro-batches of {node}")
+            partial[node] = value
+            self._summations[bucket].add_node(node, _adder(partial, free), _renamer(partial))
 
     def use(self, world: World | None, shares: Sequence[Collection[int]]) -> None:
         self._world, self._under_way, self._received = world, [], []

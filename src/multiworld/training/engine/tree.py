@@ -55,12 +55,17 @@ class Summation:
         self.nodes: set[Node] = set()
 
     def add(self, leaf: int, combine: Callable[[Node, Node, Node], None], rename: Callable[[Node, Node], None]) -> None:
-        """Add a leaf whose value the caller holds under ``(0, leaf)``.
+        """Add a leaf. See ``add_node``."""
+        self.add_node((0, leaf), combine, rename)
+
+    def add_node(
+        self, node: Node, combine: Callable[[Node, Node, Node], None], rename: Callable[[Node, Node], None]
+    ) -> None:
+        """Add a node whose value the caller holds under it.
 
         ``combine(parent, left, right)``: the value of the parent is left + right; both are not needed any more.
         ``rename(parent, child)``: the parent's value is the child's.
         """
-        node: Node = (0, leaf)
         self.nodes.add(node)
         while (step := merge(node, self.nodes, self.num_leaves)) is not None:
             parent, left, right = step

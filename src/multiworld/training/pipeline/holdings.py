@@ -123,6 +123,25 @@ class Holdings:
         """Return the layers that have this parameter or buffer: more than one of tied weights."""
         return [number for number, each in enumerate(self._layers) if name in each.parameters or name in each.buffers]
 
+    def summed_in(self, layers: Iterable[int]) -> set[str]:
+        """Return the uses and buffers that these layers' micro-batches add something to."""
+        wanted = frozenset(layers)
+        uses = {name for name, each in self._uses.items() if wanted.intersection(each.computed_in)}
+        return uses | self.changing_buffers_of(wanted).keys()
+
+    @property
+    def together(self) -> tuple[tuple[int, ...], ...]:
+        """Disjoint groups of layers of which a process that has several adds up some gradients in one sum."""
+        shared = [each.computed_in for each in self._uses.values()]
+        shared += [tuple(self.layers_with(name)) for name in self._buffers if name in self._changing]
+        groups: list[set[int]] = []
+        for layers in shared:
+            if len(layers) > 1:
+                meeting = [each for each in groups if not each.isdisjoint(layers)]
+                groups = [each for each in groups if each not in meeting]
+                groups.append(set(layers).union(*meeting))
+        return tuple(tuple(sorted(each)) for each in groups)
+
     # ---- states of layers
 
     def capture(self, layers: Iterable[int]) -> StateDict:

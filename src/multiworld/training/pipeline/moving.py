@@ -9,19 +9,30 @@ from ...world.world import World
 from ..recovery.transfer import Receiving, Sending
 from ..state import StateDict
 from .assignment import LayerMove
+from .partial_step import HandedSums
 
 
 @dataclass
 class Shipment:
-    """What one member gets from another: ``layers``, and with them what is the same on all members (``is_first``)."""
+    """What one member gets from another: ``layers``, and with them what is the same on all members (``is_first``).
+
+    ``sums``: the layers of which it gets what micro-batches of the present step gave, to add it to its own.
+    """
 
     member: str
     layers: list[int] = field(default_factory=list)
     is_first: bool = False
+    sums: list[int] = field(default_factory=list)
 
 
 def shipments(
-    moves: Sequence[LayerMove], stateless: Sequence[str], first_source: str, member: str, *, outgoing: bool
+    moves: Sequence[LayerMove],
+    stateless: Sequence[str],
+    first_source: str,
+    member: str,
+    *,
+    outgoing: bool,
+    handed: Sequence[HandedSums] = (),
 ) -> list[Shipment]:
     """Return what ``member`` sends or gets, one shipment for each other member, in one order on all. Pure.
 
@@ -35,8 +46,12 @@ def shipments(
         pair = (move.source, move.destination)
         shipment = by_pair.setdefault(pair, Shipment(move.destination if outgoing else move.source))
         shipment.layers.extend(range(move.first, move.end))
+    for each in handed:
+        pair = (each.source, each.destination)
+        shipment = by_pair.setdefault(pair, Shipment(each.destination if outgoing else each.source))
+        shipment.sums.extend(layer for sums in each.sums for layer in range(sums.first, sums.end))
     end = 0 if outgoing else 1
-    return [each for pair, each in by_pair.items() if pair[end] == member]
+    return [shipment for pair, shipment in by_pair.items() if pair[end] == member]
 
 
 class Moving:

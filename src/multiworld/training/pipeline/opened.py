@@ -62,6 +62,7 @@ class Opened:
             num_micro_batches=loader.num_micro_batches,
             experience=experience,
             foresight=self.foresight,
+            together=self.parts.holdings.together,
         )
         planner.check(num_nodes)
         recoveries = Remembering(experience, recoveries, lambda now: planner.foresee(now, membership.member.id))

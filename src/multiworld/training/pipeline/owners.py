@@ -36,24 +36,26 @@ def owned_by(
     place_of: Callable[[str], int],
     uses: Mapping[str, tuple[Sequence[int], Sequence[int]]],
     buffers: Mapping[str, Sequence[int]],
+    kind: Callable[[Sequence[int]], tuple[object, ...]] = lambda layers: (),
 ) -> list[Owned]:
     """Return what a member holds by its owners, in an order that all owners find. Pure.
 
     ``uses``: of each use of a parameter that it holds, the layers that hold it and those that compute it; ``buffers``:
-    of each, its layers; both in the model's order.
+    of each, its layers; both in the model's order. ``kind``: given layers that compute a use, what else has to be equal
+    for two uses to be together.
     """
 
     def places(layers: Sequence[int]) -> tuple[int, ...]:
         return tuple(sorted(map(place_of, assignment.owners_of_all(layers))))
 
-    found: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[list[str], list[str]]] = {}
+    found: dict[tuple[tuple[int, ...], tuple[int, ...], tuple[object, ...]], tuple[list[str], list[str]]] = {}
     for name, (held_in, computed_in) in uses.items():
-        found.setdefault((places(held_in), places(computed_in)), ([], []))[0].append(name)
+        found.setdefault((places(held_in), places(computed_in), kind(computed_in)), ([], []))[0].append(name)
     for name, layers in buffers.items():
-        found.setdefault((places(layers), places(layers)), ([], []))[1].append(name)
+        found.setdefault((places(layers), places(layers), kind(layers)), ([], []))[1].append(name)
     return [
         Owned(owners=owners, computing=computing, uses=tuple(mine), buffers=tuple(others))
-        for (owners, computing), (mine, others) in sorted(found.items())
+        for (owners, computing, _), (mine, others) in sorted(found.items())
     ]
 
 

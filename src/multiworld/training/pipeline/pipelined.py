@@ -2,8 +2,8 @@
 
 In each step every pipeline computes its micro-batches, stage by stage, and those who hold the same layers reduce their
 gradients. A step commits as replicas commit it: all members have complete gradients, and all have heard so. After a
-loss the next generation has another assignment, layers are moved, and the step is done again from its beginning:
-nothing of it was applied anywhere.
+loss the next generation has another assignment, and layers are moved. Nothing of the step was applied anywhere. What is
+left in the sums of the survivors is kept, and micro-batches are computed again that are not in them, see ``remaining``.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ..engine.synchronization import Advance, RepeatStep
 from ..errors import BadStepError, LayersLostError
 from ..health.timing import IDLE, OPTIMIZER, WAIT
 from ..recovery.records import Announcement, Generation
-from .accumulating import Accumulation
 from .assignment import Assignment, Role, without_last_owners
 from .clipping import clip, norm_of, own_squares
+from .collecting import nothing_collected
 from .holdings import Holdings
+from .partial_step import NOTHING
 from .preparing import Preparing
 from .stage import StageModel, StageRun
-from .work import Work
 
 
 class Pipelined:
@@ -44,11 +44,9 @@ class Pipelined:
         self._holdings, self._model, self._exact = holdings, model, exact
         self._preparing = Preparing(parts, holdings, exact=exact)
         self._worlds = self._preparing.worlds
-        self._accumulations: list[Accumulation] = []
-        self._progress = StepProgress()
+        self._collected = nothing_collected()
         self._advance: Advance
         self._role: Role | None = None
-        self._work = Work(tasks=(), arrivals=())
         self._is_ready = False
         """Whether this member has what the present generation's assignment gives it."""
         self._has_committed = False
@@ -66,7 +64,7 @@ class Pipelined:
 
     @property
     def progress(self) -> StepProgress:
-        return self._progress
+        return self._collected.progress
 
     @property
     def assignment(self) -> Assignment:
@@ -78,20 +76,18 @@ class Pipelined:
         return generation.step
 
     def give_up(self) -> None:
-        for each in self._accumulations:
-            each.undo()
+        self._collected.drop()
 
     def close(self) -> None:
         self._worlds.close()
-        for each in self._accumulations:
-            each.close()
+        self._collected.close()
 
     # ---- a step
 
     def micro_batches(self, step: Step) -> Iterator[Any]:
         """Yield nothing: the stage computes its micro-batches here, with the model that it was given."""
         yield from ()
-        self._progress = StepProgress()
+        self._collected.progress = StepProgress()
         while True:
             before = self._team.generation
             try:
@@ -110,27 +106,24 @@ class Pipelined:
 
     def _compute(self, step: int) -> None:
         """Do this stage's part of the step, and reduce. Raises the world's error."""
-        role, timer = self._role, self._services.timer
-        num_redone = self._progress.num_redone
-        self._progress = StepProgress(began=self._progress.began, num_redone=num_redone)
-        for each in self._accumulations:
-            each.begin_step()
+        if self._collected.step != step:
+            self._collected = self._preparing.next_step(self._collected, step)
+        collected, timer = self._collected, self._services.timer
         try:
-            if role is not None:
-                self._run_stage(step, role)
-            for each in self._accumulations:
+            if self._role is not None:
+                self._run_stage(step, self._role)
+            for each in collected.accumulations:
                 each.launch()
-            for each in self._accumulations:
+            for each in collected.accumulations:
                 each.wait()
-            self._progress.is_complete = True
+            collected.progress.is_complete = True
         finally:
-            self._progress.spent(timer.taken())
+            collected.progress.spent(timer.taken())
             timer.enter(IDLE)
 
     def _run_stage(self, step: int, role: Role) -> None:
-        collected = _Collected(self._accumulations, self._progress)
         team, timer = self._team, self._services.timer
-        place_of, work = team.generation.place_of, self._work
+        place_of, work, collected = team.generation.place_of, self._collected.work, self._collected
         run = StageRun(role, work, self._model, team.world, place_of, collected, timer, self._check_standing)
         batches = self._loader.fetch(step, work.micro_batches if role.reads else ())
         try:
@@ -146,10 +139,10 @@ class Pipelined:
             raise error
 
     def _own_facts(self) -> Facts:
-        progress = self._progress
+        progress, accumulations = self._collected.progress, self._collected.accumulations
         self._services.timer.enter(WAIT)
         self._team.membership.look_for_newcomers()
-        reduced = [each for accumulation in self._accumulations for each in accumulation.reduced]
+        reduced = [each for accumulation in accumulations for each in accumulation.reduced]
         more = self._services.own_facts(self._state.step)
         more = {**more, **self._services.health.own_facts(self._state.step, reduced)}
         index = {name: number for number, name in enumerate(self._holdings.uses)}
@@ -162,7 +155,7 @@ class Pipelined:
             is_leaving=self._services.is_leaving(),
             newcomers=self._team.membership.newcomers,
             squares=self._own_squares(),
-            unused=tuple(sorted(index[name] for each in self._accumulations for name in each.unused)),
+            unused=tuple(sorted(index[name] for each in accumulations for name in each.unused)),
             **more,
         )
 
@@ -189,14 +182,14 @@ class Pipelined:
             raise
         names = self._holdings.uses
         unused_by = [frozenset(each.unused) for each in facts]
-        for each in self._accumulations:
+        for each in self._collected.accumulations:
             unused = {
                 names[index] for index in frozenset.intersection(*(unused_by[place] for place in each.owned.owners))
             }
             each.apply(outcome.num_done, unused, skips=skips)
         self._holdings.add_up()
         self._clip(step, facts, outcome.num_done)
-        self._progress.is_complete = False
+        self._collected.progress.is_complete = False
         if self._redo_began is not None:
             self._recoveries.recovery_phase("redo", step.index, time.monotonic() - self._redo_began)
             self._redo_began = None
@@ -208,7 +201,7 @@ class Pipelined:
         if self._holdings.max_grad_norm is None:
             return ()
         uses = self._holdings.uses_of(self._holdings.held)
-        return own_squares(self._accumulations, uses, self._team.place, exact=self._exact)
+        return own_squares(self._collected.accumulations, uses, self._team.place, exact=self._exact)
 
     def _clip(self, step: Step, facts: Sequence[Facts], num_done: int) -> None:
         max_norm = self._holdings.max_grad_norm
@@ -240,8 +233,7 @@ class Pipelined:
             raise RepeatStep
         if generation.step == before + 1:
             return generation.facts
-        for each in self._accumulations:
-            each.undo()
+        self._collected.undo()
         return None
 
     def end(self) -> None:
@@ -249,13 +241,16 @@ class Pipelined:
         self._prepare()
 
     def announced(self, common: Announcement) -> Announcement:
+        collected, is_computing = self._collected, self._standing.is_computing
+        has_part = is_computing and self._standing.has_state and collected.step == self._state.step
         return replace(
             common,
             has_state=bool(self._holdings.held) and self._standing.has_state,
             step=self._state.step,
-            is_complete=self._progress.is_complete and self._standing.is_computing,
+            is_complete=collected.progress.is_complete and is_computing,
             layers=tuple(sorted(self._holdings.held)) if self._standing.has_state else (),
             num_layers=self._holdings.num_layers,
+            partial=collected.partial_step() if has_part else NOTHING,
         )
 
     def begin_generation(self, generation: Generation) -> None:
@@ -267,12 +262,13 @@ class Pipelined:
         elif me in generation.stateless:
             self._standing.lose_state()
             self._holdings.forget()
+            self._collected.drop()
             self._state.step = generation.step
         limit = self._team.membership.limit
         if limit is not None and generation.step >= limit:  # all end now, with the layers that they have
             self._standing.has_state = True
         if self._standing.is_computing and generation.step == self._state.step:
-            self._progress.num_redone += self._num_lost(generation)
+            self.progress.num_redone += 0 if generation.remaining is None else generation.remaining.num_redone
             self._redo_began = time.monotonic()
 
     def _restart(self, generation: Generation) -> None:
@@ -281,6 +277,7 @@ class Pipelined:
         Where others have trained already and lost a layer, to begin anew would throw their steps away in silence: then
         all raise, but if a checkpoint was loaded or no step was committed.
         """
+        self._collected.drop()
         is_source = self._team.membership.member.id in generation.sources
         lost_at, can_begin = generation.lost_at, True
         if is_source:
@@ -301,10 +298,6 @@ class Pipelined:
             self._holdings.forget()
         self._prepare()  # all are here: nobody has a step to end first
 
-    def _num_lost(self, generation: Generation) -> int:
-        assert generation.assignment is not None
-        return sum(each.num_micro_batches for each in generation.assignment.pipelines)
-
     # ---- what the assignment asks for
 
     def _prepare(self) -> None:
@@ -312,10 +305,9 @@ class Pipelined:
         if self._is_ready:
             return
         began = time.monotonic()
-        prepared = self._preparing.prepare(self._team.generation)
-        for each in self._accumulations:
-            each.close()
-        self._role, self._work, self._accumulations = prepared.role, prepared.work, prepared.accumulations
+        prepared = self._preparing.prepare(self._team.generation, self._collected)
+        self._collected.close()
+        self._role, self._collected = prepared.role, prepared.collected
         self._is_ready = self._standing.has_state = True
         took_s = time.monotonic() - began
         self._recoveries.recovery_phase("move", self._state.step, took_s)
@@ -324,32 +316,5 @@ class Pipelined:
         if self._redo_began is not None:  # what is moved is no part of what is done again
             self._redo_began = time.monotonic()
         reads = self._role is not None and self._role.reads
-        self._loader.expect(self._state.step, self._work.micro_batches if reads else ())
-
-
-class _Collected:
-    """What the micro-batches of one step give: see ``StageObserver``."""
-
-    def __init__(self, accumulations: Sequence[Accumulation], progress: StepProgress) -> None:
-        self._accumulations, self._progress = accumulations, progress
-
-    def begin_forward(self, micro_batch: int) -> None:
-        for each in self._accumulations:
-            each.begin_forward()
-
-    def end_forward(self, micro_batch: int) -> None:
-        for each in self._accumulations:
-            each.end_forward(micro_batch)
-
-    def begin_backward(self, micro_batch: int) -> None:
-        for each in self._accumulations:
-            each.begin_backward()
-
-    def end_backward(self, micro_batch: int) -> None:
-        for each in self._accumulations:
-            each.end_backward(micro_batch)
-
-    def lost(self, micro_batch: int, loss: float) -> None:
-        self._progress.begin_micro_batch()
-        self._progress.record({"loss": loss})
-        self._progress.end_micro_batch(micro_batch)
+        for number, work in enumerate((self._collected.work, prepared.next_work)):
+            self._loader.expect(self._state.step + number, work.micro_batches if reads else ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -19,13 +19,18 @@ from ..recovery.records import Generation
 from .assignment import AssignedPipeline, Assignment, LayerMove, SharedOrder
 from .experience import Experience
 from .foresight import Foresight, Order, losses_to_foresee
+from .remaining import StepShares, remaining_of
 from .seen import with_busy
 
 OPERATION_S = 2e-5  # of a rerouted step, to simulate it on a busy processor
 
 
 class Planner:
-    """``num_micro_batches``: of a step. Any member may propose: what it proposes is in the generation's record."""
+    """``num_micro_batches``: of a step. Any member may propose: what it proposes is in the generation's record.
+
+    ``experience``: this member's, with which it proposes. ``foresight``: makes plans for it in advance. ``together``: see
+    ``remaining_of``.
+    """
 
     def __init__(
         self,
@@ -35,11 +40,11 @@ class Planner:
         num_micro_batches: int,
         experience: Experience | None = None,
         foresight: Foresight | None = None,
+        together: Sequence[Sequence[int]] = (),
     ) -> None:
-        """``experience``: this member's, with which it proposes. ``foresight``: makes plans for it in advance."""
         self._templates, self._tolerate, self._num_micro_batches = templates, tolerate, num_micro_batches
         self._experience = Experience(now=time.monotonic()) if experience is None else experience
-        self._foresight = foresight
+        self._foresight, self._together = foresight, together
 
     def check(self, num_members: int) -> None:
         """Raises PlanError if so many members cannot form pipelines, or a step has too few micro-batches for them."""
@@ -57,7 +62,10 @@ class Planner:
         if chosen is None:
             chosen = start(members, self._templates, conditions)
             chosen = replace(chosen, moves=self._moves(chosen.plan, held))
-        return replace(generation, assignment=with_busy(self._assignment(chosen), self._templates.profile))
+        assignment = with_busy(self._assignment(chosen), self._templates.profile)
+        of_lost = () if before is None else _of_lost(before, generation)
+        remaining = remaining_of(assignment, generation.partial, of_lost=of_lost, together=self._together)
+        return replace(generation, assignment=assignment, partial={}, remaining=remaining)
 
     def foresee(self, generation: Generation, member: str) -> None:
         """Have plans made for losses that this member would have to plan for, if that takes long. Returns at once."""
@@ -179,6 +187,15 @@ class Planner:
             schedule=assigned.schedule,
             recompute=assigned.recompute,
         )
+
+
+def _of_lost(before: Generation, generation: Generation) -> set[int]:
+    """Return the micro-batches of the generation's step that members had to compute who are lost."""
+    if before.assignment is None:
+        return set()
+    shares = StepShares(before.assignment, before.remaining if before.step == generation.step else None)
+    lost = set(before.assignment.members).difference(each.id for each in generation.members)
+    return {number for member in lost for number in shares.computed_by(member)}
 
 
 def _assigned(pipeline: Pipeline, index: int, limits: Mapping[tuple[int, int], int]) -> AssignedPipeline:

@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from ...errors import WorldClosedError
+from ...world.world import World
 from ..engine.engine_parts import EngineParts
+from ..engine.progress import StepProgress
 from ..recovery.records import Generation
 from ..recovery.transfer import DamagedStateError
 from ..state import StateDict
 from .accumulating import Accumulation
 from .assignment import Role
+from .collecting import Collected, packed, unpacked
 from .holdings import Holdings
 from .moving import Moving, Shipment, shipments
-from .owners import OwnersWorlds, owned_by
-from .work import StepWork, Work
+from .owners import Owned, OwnersWorlds, owned_by
+from .remaining import StepShares
+from .work import Work
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What this member works with in a generation. ``role``: None if it has nothing to do. ``work``: of each step.
+    """What this member works with in a generation. ``role``: None if it has nothing to do.
+    ``collected``: of the generation's step; ``next_work``: of all later ones.
 
     ``got_bytes``: what it got from ``num_sources`` members.
     """
 
     role: Role | None
-    work: Work
-    accumulations: list[Accumulation]
+    collected: Collected
+    next_work: Work
     got_bytes: int
     num_sources: int
 
@@ -41,65 +48,113 @@ class Preparing:
         self._team, self._state, self._loader = parts.team, parts.state, parts.loader
         self._holdings, self._exact = holdings, exact
         self.worlds = OwnersWorlds()
+        self._formed: Mapping[tuple[int, ...], World] = {}
+        """Those of the present generation, by the places of their members."""
 
-    def prepare(self, generation: Generation) -> Prepared:
-        """Hold the layers of this member's role, as all other members do. Raises world errors: then nobody has dropped
-        any layer.
+    def prepare(self, generation: Generation, own: Collected) -> Prepared:
+        """Hold the layers of this member's role, as all other members do. ``own``: what it has of this step.
+
+        Raises world errors: then nobody has dropped any layer, and ``own`` is as it was.
         """
         assignment, team = generation.assignment, self._team
         assert assignment is not None, "a generation of a training in pipelines has an assignment"
         me, world, holdings = team.membership.member.id, team.world, self._holdings
-        first_source = next(iter(generation.layers))
+        first_source, remaining = next(iter(generation.layers)), generation.remaining
+        handed = () if remaining is None else remaining.handed
         sent, got = (
-            shipments(assignment.moves, generation.stateless, first_source, me, outgoing=outgoing)
+            shipments(assignment.moves, generation.stateless, first_source, me, outgoing=outgoing, handed=handed)
             for outgoing in (True, False)
         )
-        moving = Moving(world, generation.place_of, sent, got, self._captured)
-        role, layers = assignment.role_of(me), assignment.layers_of(me)
-        uses, buffers = holdings.uses_of(layers), holdings.changing_buffers_of(layers)
-        owned = owned_by(
+        moving = Moving(world, generation.place_of, sent, got, partial(self._captured, own))
+        layers = assignment.layers_of(me)
+        shares = StepShares(assignment, remaining)
+        self._formed = self.worlds.form(world, [each.owners for each in self._owned(generation, shares)])
+        states = self._take(moving)
+        team.meet()  # nobody drops a layer before all have got theirs
+        kept = shares.kept_by(me)
+        kept_sums, kept_losses = own.sums(holdings.summed_in(kept)) if kept else {}, own.losses(kept)
+        holdings.hold(layers)
+        before = own.progress
+        progress = StepProgress(began=before.began, num_redone=before.num_redone, seconds=before.seconds)
+        collected = self._collected(generation, shares, self._state.step, progress)
+        collected.begin_with(
+            shares.begun_with(me),
+            [kept_sums, *(unpacked(each["sums"]) for each in states)],
+            [kept_losses, *(each["losses"] for each in states)],
+        )
+        return Prepared(
+            role=assignment.role_of(me),
+            collected=collected,
+            next_work=StepShares(assignment, None).work_of(me),
+            got_bytes=moving.size_bytes,
+            num_sources=len(got),
+        )
+
+    def next_step(self, collected: Collected, step: int) -> Collected:
+        """Return what collects another step of the present generation than the one before it."""
+        if not collected.is_after_loss:
+            collected.begin_step(step, collected.progress)
+            return collected
+        collected.close()
+        generation = self._team.generation
+        assert generation.assignment is not None
+        return self._collected(generation, StepShares(generation.assignment, None), step, collected.progress)
+
+    def _owned(self, generation: Generation, shares: StepShares) -> list[Owned]:
+        assignment, holdings = generation.assignment, self._holdings
+        assert assignment is not None
+        layers = assignment.layers_of(self._team.membership.member.id)
+        return owned_by(
             assignment,
             generation.place_of,
-            {name: (each.held_in, each.computed_in) for name, each in uses.items()},
-            {name: holdings.layers_with(name) for name in buffers},
+            {name: (each.held_in, each.computed_in) for name, each in holdings.uses_of(layers).items()},
+            {name: holdings.layers_with(name) for name in holdings.changing_buffers_of(layers)},
+            shares.kind,
         )
-        worlds = self.worlds.form(world, [each.owners for each in owned])
-        self._take(moving)
-        team.meet()  # nobody drops a layer before all have got theirs
-        holdings.hold(layers)
+
+    def _collected(self, generation: Generation, shares: StepShares, step: int, progress: StepProgress) -> Collected:
+        assignment, holdings, me = generation.assignment, self._holdings, self._team.membership.member.id
+        assert assignment is not None
+        role, layers = assignment.role_of(me), assignment.layers_of(me)
+        uses, buffers = holdings.uses_of(layers), holdings.changing_buffers_of(layers)
         leaves = {name: each.leaf for name, each in uses.items()}
-        step_work = StepWork(assignment)
-        shares = [step_work.micro_batches_of(each.id) for each in generation.members]
-        accumulations = [
-            Accumulation(
-                each,
-                worlds.get(each.owners),
-                [shares[place] if place in each.computing else () for place in each.owners],
+        ids = [each.id for each in generation.members]
+
+        def accumulation(owned: Owned) -> Accumulation:
+            computed_in = uses[owned.uses[0]].computed_in if owned.uses else holdings.layers_with(owned.buffers[0])
+            mine = [layer for layer in computed_in if layer in layers]
+            return Accumulation(
+                owned,
+                self._formed.get(owned.owners),
+                [shares.of(ids[place], computed_in) for place in owned.owners],
                 leaves,
                 buffers,
                 holdings.modules_of(layers),
                 num_micro_batches=self._loader.num_micro_batches,
                 exact=self._exact,
                 recompute=role is not None and role.recompute,
+                skipped=shares.present(mine[0]) if mine else (),
             )
-            for each in owned
-        ]
-        return Prepared(
-            role=role,
-            work=step_work.of(me),
-            accumulations=accumulations,
-            got_bytes=moving.size_bytes,
-            num_sources=len(got),
+
+        return Collected(
+            step,
+            [accumulation(each) for each in self._owned(generation, shares)],
+            {layer: shares.present(layer) for layer in layers},
+            progress,
+            shares.work_of(me),
+            is_last=assignment.num_layers - 1 in layers,
         )
 
-    def _captured(self, shipment: Shipment) -> StateDict:
+    def _captured(self, own: Collected, shipment: Shipment) -> StateDict:
         return {
             "common": self._state.capture() if shipment.is_first else None,
             "layers": self._holdings.capture(shipment.layers),
+            "sums": packed(own.sums(self._holdings.summed_in(shipment.sums))) if shipment.sums else {},
+            "losses": own.losses(shipment.sums),
         }
 
-    def _take(self, moving: Moving) -> None:
-        """Wait for all, then take all. Raises the world's error."""
+    def _take(self, moving: Moving) -> list[StateDict]:
+        """Wait for all, then take all layers. Raises the world's error."""
         world = self._team.world
         try:
             states = moving.wait()
@@ -111,3 +166,4 @@ class Preparing:
             if state["common"] is not None:
                 self._state.restore(state["common"])
             self._holdings.put(state["layers"])
+        return states

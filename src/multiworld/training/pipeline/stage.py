@@ -124,7 +124,6 @@ class StageRun:
         self._observer.begin_backward(task.micro_batch)
         if present.loss is not None:
             present.loss.backward()  # type: ignore[no-untyped-call]
-            self._observer.lost(task.micro_batch, float(present.loss.detach()))
         else:
             pairs = [
                 (output, gradient)
@@ -135,6 +134,8 @@ class StageRun:
         if task.destination:
             self._outgoing[task.kind, task.destination].put(gradients_of(present.inputs))
         self._observer.end_backward(task.micro_batch)
+        if present.loss is not None:  # last: where sending fails, neither the gradients nor the loss counts
+            self._observer.lost(task.micro_batch, float(present.loss.detach()))
 
     def _taken(self, task: Task) -> list[Tensor]:
         self._timer.enter(WAIT)

@@ -1,9 +1,9 @@
 """Buffers that a forward changes, BatchNorm's statistics for example: the same on all owners after each step.
 
 A stage computes several forwards before the first backward, and autograd may need a buffer as the forward has left it.
-So each micro-batch gets copies of these buffers, with the values that the step began with. What it changes is added up,
-and the step's end adds the mean change, as for replicas (see ``engine.buffers``). A step that is given up leaves them
-as they were.
+So each micro-batch gets copies of these buffers, with the values that the step began with. What it changes is added up
+once its backward is over, too: sums hold whole micro-batches only. The step's end adds the mean change, as for replicas
+(see ``engine.buffers``). A step that is given up leaves the buffers as they were.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ class Statistics:
         self._separate = separate
         self._places = _places(self._buffers, modules)
         self._copies: list[Tensor] = []
+        self._changes: dict[int, list[Tensor]] = {}
+        """Of micro-batches between their forward and their backward."""
         deltas = [torch.empty_like(each, dtype=_float_of(each)) for each in self._buffers]
         shapes = [(each.numel(), each.element_size(), (each.dtype, each.device)) for each in deltas]
         self.buckets = [FlatBucket(bucket, deltas) for bucket in lay_out(shapes)]
 
     def begin_step(self) -> None:
+        self._changes.clear()
         for bucket in self.buckets:
             bucket.sums.zero_()
 
@@ -40,17 +43,29 @@ class Statistics:
         self._copies = [each.clone() for each in self._buffers]
         self._put(self._copies)
 
-    def end_forward(self) -> None:
+    def end_forward(self, micro_batch: int) -> None:
         if not self._buffers:
             return
         self._put(self._buffers)
+        pairs = zip(self._copies, self._buffers, strict=True)
         with torch.no_grad():
-            for bucket in self.buckets:
-                if self._separate:
-                    bucket.sums.zero_()
-                for index, view in self._views(bucket, bucket.sums):
-                    view.add_(self._copies[index].to(view.dtype) - self._buffers[index].to(view.dtype))
+            self._changes[micro_batch] = [copy.to(_float_of(own)) - own.to(_float_of(own)) for copy, own in pairs]
         self._copies = []
+
+    def end_backward(self, micro_batch: int) -> None:
+        """Add up what the micro-batch changed."""
+        if not self._buffers:
+            return
+        changes = self._changes.pop(micro_batch)
+        for bucket in self.buckets:
+            if self._separate:
+                bucket.sums.zero_()
+            for index, view in self._views(bucket, bucket.sums):
+                view.add_(changes[index])
+
+    def drop(self, micro_batch: int) -> None:
+        """What it changed is in the sums of another member."""
+        self._changes.pop(micro_batch, None)
 
     def begin_recompute(self) -> None:
         """What a forward changes that is computed once more, in backward, does not count; ``undo`` ends it."""

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..copies.plan import choose
+from ..pipeline.partial_step import NOTHING
 from ..replica.layout import lost_with, whole_replicas
 from .records import Announcement, Generation, LostMember, Member
 
@@ -118,7 +119,7 @@ def _next(situation: Situation, number: int, members: list[Member]) -> Generatio
     step = max(said[each.id].step for each in members if said[each.id].has_state)
     ahead = [said[each.id] for each in members if said[each.id].has_state and said[each.id].step == step]
     facts = next((each.facts for each in ahead if each.facts and each.facts[0].step == step - 1), ())
-    stateless, sources, done = [], [], {}
+    stateless, sources, done, partial = [], [], {}, {}
     for each in members:
         announcement = said[each.id]
         catches_up = announcement.is_complete and announcement.step == step - 1 and bool(facts)
@@ -128,6 +129,8 @@ def _next(situation: Situation, number: int, members: list[Member]) -> Generatio
             sources.append(each.id)
             if announcement.done:
                 done[each.id] = announcement.done
+            if announcement.partial != NOTHING:
+                partial[each.id] = announcement.partial
     return Generation(
         number=number,
         members=tuple(members),
@@ -139,6 +142,7 @@ def _next(situation: Situation, number: int, members: list[Member]) -> Generatio
         facts=facts,
         digest=digest,
         layers={each.id: said[each.id].layers for each in members if each.id not in stateless and said[each.id].layers},
+        partial=partial,
     )
 
 

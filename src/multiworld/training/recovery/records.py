@@ -9,6 +9,7 @@ from ...wire.messages import message, sparse
 from ..copies.plan import MemoryPlan, Snapshot
 from ..engine.facts import Facts
 from ..pipeline.assignment import Assignment
+from ..pipeline.partial_step import NOTHING, PartialStep, Remaining
 
 
 @message("present")
@@ -67,6 +68,7 @@ class Announcement:
     that it can read. ``looked_at``: the buffers that ``step`` looks at, None: all. ``is_over``: no step is left to
     do. ``raised``: the program ended with this error there (type and message), ``traceback`` with it. ``layers``: of
     a model that is trained in pipelines, those whose state is here; ``num_layers``: how many it has, 0 for replicas.
+    ``partial``: what this member has there of ``step``.
     """
 
     member: Member
@@ -85,6 +87,7 @@ class Announcement:
     traceback: str = ""
     layers: tuple[int, ...] = ()
     num_layers: int = 0
+    partial: PartialStep = NOTHING
 
 
 @message("training_over")
@@ -111,7 +114,8 @@ class Generation:
     ``was_restored``: it was put into a new store from memory, so its members may still have to come there.
     ``digest``: of the settings of all members. ``layers``: who holds which layers of a model that is trained in
     pipelines, by id; ``assignment``: who holds and computes what from now on. ``lost_at``: some layer was left with
-    nobody before this step, so they begin from a checkpoint, or anew if it is 0; -1: no layer was.
+    nobody before this step, so they begin from a checkpoint, or anew if it is 0; -1: no layer was. ``partial``: what
+    members have there of ``step``, by id, until it is planned; then ``remaining`` says what is left to do of it.
     """
 
     number: int
@@ -129,6 +133,8 @@ class Generation:
     layers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     assignment: Assignment | None = None
     lost_at: int = -1
+    partial: Mapping[str, PartialStep] = field(default_factory=dict)
+    remaining: Remaining | None = None
 
     def place_of(self, member: str) -> int:
         """Return the rank of a member in this generation's world; -1 if it is not in it."""

@@ -31,13 +31,17 @@ def test_the_step_adds_the_mean_change_and_backward_sees_each_forwards_value() -
     statistics = Statistics({"sum": module.sum}, [module], separate=False)
     statistics.begin_step()
     results = []
-    for value in (1.0, 3.0):
+    for number, value in enumerate((1.0, 3.0, 7.0, 9.0)):
         statistics.begin_forward()
         results.append(module(torch.tensor([value])))
-        statistics.end_forward()
+        statistics.end_forward(number)
     assert module.sum.item() == 1.0  # as the step began
+    assert [bucket.sums.tolist() for bucket in statistics.buckets] == [[0.0]]  # no backward is over
+    statistics.end_backward(0)
+    statistics.drop(2)  # another member has it
+    statistics.end_backward(1)
     gradients = [torch.autograd.grad(each, module.weight)[0].item() for each in results]
-    assert gradients == [1.0 * 2.0, 3.0 * 4.0]
+    assert gradients == [1.0 * 2.0, 3.0 * 4.0, 7.0 * 8.0, 9.0 * 10.0]
     for bucket in statistics.buckets:
         bucket.reduced.copy_(bucket.sums / 2)
     statistics.apply()
