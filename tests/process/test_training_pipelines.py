@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(scaled(120))]  # each tra
 
 PROGRAM = Path(__file__).with_name("training_pipeline_program.py")
 TOTAL = 12
-GPT = Options(model="gpt", layers_of_a_process=14)
+GPT = Options(model="gpt", layers_of_a_process=14)  # two pipelines of two processes
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Committed:
     layers: tuple[int, ...]
     lr: float
     num_reroutes: int
+    forwards: tuple[int, ...] = ()
+    """The micro-batches of its forwards, in all tries of the step."""
 
 
 def train(folder: Path, options: Options, *, num_processes: int = 4) -> dict[int, list[Committed]]:
@@ -53,7 +56,8 @@ def read(folder: Path) -> dict[int, list[Committed]]:
             if "end" in said:
                 continue
             rank = int(path.name.partition("-")[0])
-            one = Committed(rank, said["loss"], tuple(said["layers"]), said["lr"][0], said["reroutes"])
+            lr, reroutes, forwards = said["lr"][0], said["reroutes"], tuple(said["forwards"])
+            one = Committed(rank, said["loss"], tuple(said["layers"]), lr, reroutes, forwards)
             seen.setdefault(said["step"], []).append(one)
     return dict(sorted(seen.items()))
 
@@ -161,6 +165,37 @@ def test_sums_over_peers_are_right_without_exact(tmp_path: Path) -> None:
     seen = train(tmp_path / "killed", options)
     assert losses(seen) == pytest.approx(expected, rel=1e-6)
     assert 1 in {one.num_reroutes for each in seen.values() for one in each}
+
+
+@pytest.mark.parametrize("options", [Options(), GPT], ids=["chain", "tied"])
+def test_a_pipeline_that_lost_nobody_computes_nothing_again(tmp_path: Path, options: Options) -> None:
+    expected = losses(train(tmp_path / "undisturbed", options))
+    seen = train(tmp_path / "killed", replace(options, kills=((1, 4, "last"),), waits_for=TOTAL))
+    assert losses(seen) == expected
+    check_unbroken(seen[4], lost=1)
+
+
+def test_without_exact_sums_are_kept_too(tmp_path: Path) -> None:
+    options = replace(GPT, exact=False, dropout=0.0)
+    expected = losses(train(tmp_path / "undisturbed", options))
+    seen = train(tmp_path / "killed", replace(options, kills=((1, 4, "last"),), waits_for=TOTAL))
+    assert losses(seen) == pytest.approx(expected, rel=1e-5)
+    check_unbroken(seen[4], lost=1)
+
+
+def check_unbroken(seen: Sequence[Committed], lost: int) -> None:
+    """Assert that no member of one pipeline computed a micro-batch twice, and nobody did so with any of its own."""
+    tries = [Counter(one.forwards) for one in seen if one.rank != lost]
+    assert sorted(max(each.values()) for each in tries) == [1, 1, 2]
+    num_micro_batches = GLOBAL_BATCH // MICRO_BATCH
+    again = {number for each in tries for number, count in each.items() if count > 1}
+    assert len(again) == num_micro_batches // 2
+
+
+@pytest.mark.parametrize("second", ["redo", "move"])
+def test_a_second_loss_in_a_step_that_was_kept_in_part(tmp_path: Path, expected: Sequence[float], second: str) -> None:
+    seen = train(tmp_path / "run", Options(kills=((3, 4, "last"), (2, 4, second)), waits_for=TOTAL))
+    assert losses(seen) == list(expected)
 
 
 def test_another_number_of_processes_gives_the_same_bits(tmp_path: Path, expected: Sequence[float]) -> None:

@@ -23,6 +23,8 @@ from torch.utils.data import TensorDataset
 from multiworld import training
 from multiworld.training.engine.step import Step
 from multiworld.training.pipeline import opening
+from multiworld.training.pipeline.accumulating import Accumulation
+from multiworld.training.pipeline.collecting import Collected
 from multiworld.training.pipeline.experience import Experience
 from multiworld.training.pipeline.pipe import Pipe
 from multiworld.training.pipeline.pipelined import Pipelined
@@ -38,7 +40,9 @@ WAIT_S = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """``kills``: (rank, step, moment); a moment is "forward", "backward", "reduced", "committed" or "move".
+    """``kills``: (rank, step, moment); a moment is "forward", "backward", "last" (the last backward, once the other
+    pipelines have finished theirs), "redo" (a backward in a step that was begun before a loss), "reduced", "committed"
+    or "move".
 
     ``layers_of_a_process``: how many fit into the memory of one. ``leaves``: (rank, step) after which it leaves.
     ``model``: "chain" of stages by hand, or "gpt", which is cut, with tied weights. ``checkpoint``: a folder.
@@ -141,14 +145,27 @@ def memory_for(num_layers: int) -> int:
     return 4 * block * num_layers + 2 * block
 
 
-def kill_when(moment: str, wanted: int, state: training.Job) -> None:
+def kill_when(moment: str, wanted: int, state: training.Job, finished: Finished) -> None:
     """End this process at a moment of step ``wanted``, as if it was killed from outside."""
 
-    def end(step: int) -> None:
+    def end(step: int, *given: object) -> None:
         if step == wanted:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    if moment in ("forward", "backward"):
+    def end_in_last(step: int, run: StageRun, task: object) -> None:
+        if step == wanted and task == run._work.tasks[-1]:
+            finished.wait_for_others(step)
+            end(step)
+
+    def end_after_loss(step: int, run: StageRun, task: object) -> None:
+        if isinstance(run._observer, Collected) and run._observer.is_after_loss:
+            end(step)
+
+    if moment == "last":
+        replace(StageRun, "_backward", end_in_last, state)
+    elif moment == "redo":
+        replace(StageRun, "_backward", end_after_loss, state)
+    elif moment in ("forward", "backward"):
         replace(StageRun, f"_{moment}", end, state)
     elif moment == "reduced":
         replace(Pipelined, "_own_facts", end, state)
@@ -156,12 +173,44 @@ def kill_when(moment: str, wanted: int, state: training.Job) -> None:
         replace(Preparing, "_take", end, state)
 
 
-def replace(owner: type, name: str, end: Callable[[int], None], job: training.Job) -> None:
-    """Have a method call ``end`` with the present step before it does its work."""
+class Finished:
+    """Which members have finished their micro-batches of a step, in a folder that all see. Counts forwards, too."""
+
+    def __init__(self, folder: Path, job: training.Job, pipe: Pipe) -> None:
+        self._folder, self._pipe = folder, pipe
+        self.forwards: list[int] = []
+        """The micro-batches of each forward since the last commit."""
+        folder.mkdir(exist_ok=True)
+        replace(Accumulation, "launch", self._finished, job)
+        replace(Collected, "begin_forward", self._began, job)
+
+    def taken(self) -> list[int]:
+        forwards, self.forwards = self.forwards, []
+        return forwards
+
+    def wait_for_others(self, step: int) -> None:
+        present = self._pipe._present()
+        assert present is not None
+        others = [each.members for each in present[0].pipelines if present[1] not in each.members]
+        missing = [self._folder / f"{step}-{member}" for members in others for member in members]
+        while not all(each.exists() for each in missing):
+            time.sleep(0.001)
+
+    def _finished(self, step: int, accumulation: object) -> None:
+        present = self._pipe._present()
+        assert present is not None
+        (self._folder / f"{step}-{present[1]}").touch()
+
+    def _began(self, step: int, collected: object, number: int) -> None:
+        self.forwards.append(number)
+
+
+def replace(owner: type, name: str, call: Callable[..., None], job: training.Job) -> None:
+    """Have a method call ``call`` with the present step and what it is given, before it does its work."""
     inner = getattr(owner, name)
 
     def method(self: object, *args: object) -> object:
-        end(job.state.step)
+        call(job.state.step, self, *args)
         return inner(self, *args)
 
     setattr(owner, name, method)
@@ -222,8 +271,9 @@ def main(folder: Path, options: Options) -> None:
     loader = job.loader(data, global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, shuffle=True)
     is_first_life = not list(folder.glob(f"{rank}-*"))
     kills = [each for each in options.kills if each[0] == rank] if is_first_life else []
+    finished = Finished(folder.with_name(f"{folder.name}-finished"), job, pipe)
     for _, at, moment in kills:
-        kill_when(moment, at, job)
+        kill_when(moment, at, job, finished)
     if is_first_life and options.kills_last_of_first_in >= 0:
         kill_last_of_first(options.kills_last_of_first_in, job, pipe)
     with (folder / f"{rank}-{os.getpid()}").open("w") as journal:
@@ -237,6 +287,7 @@ def main(folder: Path, options: Options) -> None:
                     "layers": pipe.layers,
                     "reroutes": len(assignment.reroutes) if (assignment := pipe.assignment) is not None else 0,
                     "lr": scheduler.get_last_lr(),
+                    "forwards": finished.taken(),
                 }
                 print(json.dumps(said), file=journal, flush=True)
             if options.leaves == (rank, step.index):
