@@ -17,10 +17,12 @@ CONTROL_S = 1.0
 """From a loss until the survivors compute again, without moving any state: detection, agreement, plan, worlds."""
 BYTES_PER_S = 1.25e9
 """Of each node's network: 10 Gb/s."""
-BYTES_PER_PARAMETER = 12
-"""What moves with a parameter: itself and two moments of Adam, in fp32."""
+BYTES_PER_PARAMETER = 16
+"""What moves with a parameter: itself, two moments of Adam, and the sum of its gradients, in fp32."""
 NUM_PIPELINES = 2
 """The fewest that survive a loss."""
+MICRO_BATCHES_PER_STAGE = 4
+"""A pipeline with so many computes for four fifths of a step, and fills and drains in the rest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +49,14 @@ class Oobleck:
 
 @dataclass(frozen=True, kw_only=True)
 class Ours:
-    """This project at the same rates: the unfinished step is done again, and new nodes are used after the current step.
+    """This project at the same rates: what unbroken pipelines have finished of a step is kept, and new nodes are used
+    after the current step.
 
-    ``keeps_shares``: what if only those pipelines redid their share of the step that lost a node.
+    ``keeps_shares``: False: what if the whole unfinished step was done again.
     """
 
     model: PublishedModel
-    keeps_shares: bool = False
+    keeps_shares: bool = True
     name: str = "multiworld"
     takes_joins: bool = True
 
@@ -67,27 +70,32 @@ class Ours:
     def lost(self, nodes: Sequence[str], gone: Sequence[str]) -> Standing:
         """At worst each lost node was in another pipeline."""
         kept = max(0.0, 1.0 - len(gone) / NUM_PIPELINES) if self.keeps_shares else 0.0
-        return Standing(rate=self.model.rate(len(nodes)), pause_s=CONTROL_S + self.transfer_s(len(nodes)), kept=kept)
+        stages = self._stages(len(nodes) + len(gone))
+        fill = (stages - 1) / ((MICRO_BATCHES_PER_STAGE + 1) * stages - 1)
+        pause_s = CONTROL_S + self.transfer_s(len(nodes))
+        return Standing(rate=self.model.rate(len(nodes)), pause_s=pause_s, kept=kept, fill=fill)
 
     def joined(self, nodes: Sequence[str]) -> Standing:
         return Standing(rate=self.model.rate(len(nodes)), pause_s=CONTROL_S + self.transfer_s(len(nodes)))
 
     def transfer_s(self, num_nodes: int) -> float:
         """Return at most how long state moves: each node of a pipeline gets all of its layers anew, at once."""
-        stages = max(1, num_nodes // NUM_PIPELINES)
-        return self.model.parameters * BYTES_PER_PARAMETER / stages / BYTES_PER_S
+        return self.model.parameters * BYTES_PER_PARAMETER / self._stages(num_nodes) / BYTES_PER_S
+
+    def _stages(self, num_nodes: int) -> int:
+        return max(1, num_nodes // NUM_PIPELINES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One trace and one model. ``shares_kept``: ours, if it redid no more than the share of the pipeline that broke."""
+    """One trace and one model. ``nothing_kept``: ours, if it did the whole unfinished step again."""
 
     trace: Trace
     model: PublishedModel
     published: PublishedResult
     oobleck: Replayed
     ours: Replayed
-    shares_kept: Replayed
+    nothing_kept: Replayed
 
     @property
     def over_published(self) -> float:
@@ -111,5 +119,5 @@ def rows(traces: Sequence[str] = (), models: Sequence[str] = ()) -> Iterator[Row
                     published=RESULTS[trace.name, model.name],
                     oobleck=replay(trace, Oobleck(model=model)),
                     ours=replay(trace, Ours(model=model)),
-                    shares_kept=replay(trace, Ours(model=model, keeps_shares=True)),
+                    nothing_kept=replay(trace, Ours(model=model, keeps_shares=False)),
                 )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..errors import TooFewNodesError
 from ..planning.changes.conditions import Conditions, Policy
 from ..planning.changes.reconfiguration import CheckpointNeeded, reconfigure, start
-from ..planning.plan import Plan
+from ..planning.plan import Pipeline, Plan
 from ..planning.templates import Templates
 from .replay import Standing
 
@@ -62,9 +62,12 @@ class Planned:
             self._plan = outcome.restart.plan
             pause_s = self._conditions.form_s + self._restore_s
             return Standing(rate=self._rate(), pause_s=pause_s, kept=0.0, from_checkpoint=True)
+        whole = [each for each in self._plan.pipelines if not set(gone).intersection(each.members)]
+        kept = sum(each.num_micro_batches for each in whole) / self._conditions.num_micro_batches
+        fill = max((_fill(each) for each in whole), default=0.0)
         self._plan = outcome.plan
         self.num_chosen[outcome.policy] = self.num_chosen.get(outcome.policy, 0) + 1
-        return Standing(rate=self._rate(), pause_s=outcome.cost.change_s, kept=0.0)
+        return Standing(rate=self._rate(), pause_s=outcome.cost.change_s, kept=kept, fill=fill)
 
     def _stopped(self) -> Standing:
         """Fewer nodes than hold the model: the training waits, and begins with the last checkpoint."""
@@ -73,6 +76,12 @@ class Planned:
 
     def _rate(self) -> float:
         return self.samples_per_step / self._plan.iteration_s
+
+
+def _fill(pipeline: Pipeline) -> float:
+    """Return as which part of a step the pipeline fills, if its stages take equally long."""
+    fill = len(pipeline.template.stages) - 1
+    return fill / (pipeline.num_micro_batches + fill)
 
 
 class Restarted:

@@ -14,13 +14,16 @@ class Standing:
     """How a system goes on after a change.
 
     ``rate``: samples a second from then on; 0 if it has to wait for more nodes. ``pause_s``: nobody computes for so
-    long. ``kept``: which part of the unfinished step's work counts still. ``from_checkpoint``: a layer was lost with
+    long. ``kept``: which part of the unfinished step's work counts still. ``fill``: as which part of a step pipelines
+    fill: before that no micro-batch is finished, and what is in flight at a loss is lost, so the work of as much time
+    is lost besides. ``from_checkpoint``: a layer was lost with
     all that had it, so the steps since the last checkpoint are done again.
     """
 
     rate: float
     pause_s: float = 0.0
     kept: float = 1.0
+    fill: float = 0.0
     from_checkpoint: bool = False
 
 
@@ -196,13 +199,14 @@ class _Run:
         self._stand(self._system.begun(self._used) if first else self._system.joined(self._used))
 
     def _stand(self, standing: Standing) -> None:
-        if lost := (1.0 - standing.kept) * self._progress * self._system.samples_per_step:
+        kept = standing.kept * max(0.0, self._progress - standing.fill) / self._progress if self._progress else 1.0
+        if lost := (1.0 - kept) * self._progress * self._system.samples_per_step:
             self._setbacks.append((self._now_s, lost))
         if standing.from_checkpoint:
             self._roll_back()
-        self._redone_s += (1.0 - standing.kept) * self._step_s
-        self._step_s *= standing.kept
-        self._progress *= standing.kept
+        self._redone_s += (1.0 - kept) * self._step_s
+        self._step_s *= kept
+        self._progress *= kept
         self._standing, self._resumes_s = standing, max(self._resumes_s, self._now_s + standing.pause_s)
 
     def _roll_back(self) -> None:

@@ -59,10 +59,11 @@ def _assumptions() -> list[str]:
         "Varuna, Bamboo, Oobleck: what the simulator of Oobleck's authors prints (branch sosp23-artifact).",
         "  It counts steps that end within Oobleck's recoveries, and stands still after two losses at one moment.",
         "Oobleck here, multiworld: the same traces, and the rates that its authors published for each count of nodes;",
-        "  nobody computes in a recovery, and the unfinished step is done again.",
-        "  Oobleck here: its assumed reconfiguration of 2, 2, 3, 6, 10 s; new nodes wait for the next loss.",
+        "  nobody computes in a recovery.",
+        "  Oobleck here: its assumed reconfiguration of 2, 2, 3, 6, 10 s; the unfinished step is done again, and new",
+        "  nodes wait for the next loss.",
         f"  multiworld: {CONTROL_S:g} s for a recovery, and the state of one of {NUM_PIPELINES} pipelines moves over",
-        f"  {speed}; new nodes are used after the current step.",
+        f"  {speed}; what the other one had finished of the step is kept; new nodes are used after the current step.",
         "Decision 041 (docs/decisions/) says what is measured and what is assumed, and why this is fair.",
     ]
 
@@ -74,11 +75,11 @@ def _summary(rows: Sequence[Row]) -> list[str]:
             f"{name}: {counted(len(over), 'row')}, behind in {behind or 'none'}, least {100 * (min(over) - 1):+.3f} %"
         )
 
-    kept = [row.shares_kept.samples_per_s / row.published.oobleck for row in rows]
+    nothing_kept = [row.nothing_kept.samples_per_s / row.published.oobleck for row in rows]
     return [
         least("multiworld beside Oobleck here", [row.over_oobleck for row in rows]),
         least("multiworld beside Oobleck as printed", [row.over_published for row in rows]),
-        least("the same, if only the broken pipeline redid its share of the step", kept),
+        least("the same, if the whole unfinished step was done again", nothing_kept),
     ]
 
 
@@ -95,7 +96,7 @@ def published_json(rows: Sequence[Row]) -> list[dict[str, object]]:
             },
             "oobleck": replayed_json(row.oobleck),
             "multiworld": replayed_json(row.ours),
-            "multiworld_shares_kept": replayed_json(row.shares_kept),
+            "multiworld_nothing_kept": replayed_json(row.nothing_kept),
         }
         for row in rows
     ]

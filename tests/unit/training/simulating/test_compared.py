@@ -30,8 +30,16 @@ def test_ours_commits_more_than_what_is_printed_where_nodes_come_again(table: li
     assert min(spot) > 1.08
 
 
-def test_shares_that_are_kept_would_be_ahead_of_what_is_printed_in_every_row(table: list[Row]) -> None:
-    assert all(row.shares_kept.samples_per_s > row.published.oobleck for row in table)
+def test_ours_is_behind_what_is_printed_in_one_row_by_two_steps_at_most(table: list[Row]) -> None:
+    behind = {(row.trace.name, row.model.name): row for row in table if row.over_published < 1.0}
+    assert set(behind) == {("6 h", "GPT-2")}
+    (row,) = behind.values()
+    assert (1.0 - row.over_published) * row.ours.num_steps < 2.0
+
+
+def test_without_what_is_kept_of_a_step_ours_would_be_behind_in_most_rows(table: list[Row]) -> None:
+    assert all(row.ours.samples_per_s > row.nothing_kept.samples_per_s for row in table)
+    assert sum(row.nothing_kept.samples_per_s < row.published.oobleck for row in table) == 25
 
 
 def test_the_authors_simulator_counts_steps_within_recoveries(table: list[Row]) -> None:
@@ -87,4 +95,4 @@ def test_a_model_runs_at_its_published_rates_while_nothing_happens() -> None:
 def test_larger_models_take_longer_to_move() -> None:
     moves = [Ours(model=model).transfer_s(16) for model in MODELS]
     assert moves == sorted(moves)
-    assert moves[-1] == pytest.approx(6.7e9 * 12 / 8 / 1.25e9)
+    assert moves[-1] == pytest.approx(6.7e9 * 16 / 8 / 1.25e9)

@@ -17,6 +17,7 @@ class Fake:
 
     pause_s: float = 2.0
     kept: float = 0.0
+    fill: float = 0.0
     fewest: int = 1
     takes_joins: bool = True
     name: str = "fake"
@@ -29,7 +30,7 @@ class Fake:
         return Standing(rate=self.rate(nodes))
 
     def lost(self, nodes: Sequence[str], gone: Sequence[str]) -> Standing:
-        return Standing(rate=self.rate(nodes), pause_s=self.pause_s, kept=self.kept)
+        return Standing(rate=self.rate(nodes), pause_s=self.pause_s, kept=self.kept, fill=self.fill)
 
     def joined(self, nodes: Sequence[str]) -> Standing:
         return Standing(rate=self.rate(nodes), pause_s=0.5)
@@ -59,6 +60,14 @@ def test_a_loss_costs_its_pause_and_what_is_redone() -> None:
         (7.0, 9.0, 0.0, 1),
         (9.0, 20.0, 1.0, 1),
     ]
+
+
+def test_work_of_the_time_in_which_pipelines_fill_is_lost_besides() -> None:
+    found = replay(trace((7.0, LOSS, "b"), end_s=20.0), Fake(kept=0.5, fill=0.2))
+    # 4 of 10 samples were done, 2 of them while pipelines filled: 1 is kept
+    assert found.redone_s == pytest.approx(1.5)
+    early = replay(trace((5.5, LOSS, "b"), end_s=20.0), Fake(kept=0.5, fill=0.2))
+    assert early.redone_s == pytest.approx(0.5)
 
 
 def test_kept_work_is_not_done_again() -> None:

@@ -25,8 +25,9 @@ def test_the_table_has_a_row_for_each_trace_and_model(some: list[Row]) -> None:
     row = next(line for line in lines if line.startswith("10 min  GPT-3 6.7b"))
     assert row.split()[4:8] == ["0.255", "-", "3.546", "3.428"]
     assert any(line.startswith("GCP     BERT-large") for line in lines)
-    assert "multiworld beside Oobleck here: 4 rows, behind in none, least +0.011 %" in lines
-    assert "multiworld beside Oobleck as printed: 4 rows, behind in 2, least -3.324 %" in lines
+    assert "multiworld beside Oobleck here: 4 rows, behind in none, least +1.011 %" in lines
+    assert "multiworld beside Oobleck as printed: 4 rows, behind in none, least +0.661 %" in lines
+    assert "the same, if the whole unfinished step was done again: 4 rows, behind in 2, least -3.352 %" in lines
     assert max(map(len, lines)) <= 120
 
 
@@ -60,7 +61,7 @@ def test_systems_on_one_trace_are_compared_with_the_best(some: list[Row]) -> Non
     text = replayed_text(some[0].trace, [some[0].ours, some[0].oobleck])
     assert text.splitlines()[0] == "10 min: 30 nodes, 15 losses, 0 joins in 2.5 h"
     assert "100.0 %" in text
-    assert "99.7 %" in text
+    assert "99.0 %" in text
 
 
 def test_columns_are_as_wide_as_they_must_be() -> None:
