@@ -28,8 +28,8 @@ OPERATION_S = 2e-5  # of a rerouted step, to simulate it on a busy processor
 class Planner:
     """``num_micro_batches``: of a step. Any member may propose: what it proposes is in the generation's record.
 
-    ``experience``: this member's, with which it proposes. ``foresight``: makes plans for it in advance. ``together``: see
-    ``remaining_of``.
+    ``experience``: this member's, with which it proposes. ``foresight``: makes plans for it in advance. ``together``:
+    see ``remaining_of``.
     """
 
     def __init__(
