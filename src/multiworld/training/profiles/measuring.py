@@ -36,7 +36,7 @@ def measure_layers(
     """Measure each layer with a micro-batch, on the device that the batch is on.
 
     The times are the shortest: other load can only add time. All layers are run in turn, so that load which lasts for
-    a while meets all of them, each until ``runs`` of its runs in a row were not shorter. No further runs begin after
+    a while meets all of them, until the last ``runs`` runs of each layer were not shorter. No further runs begin after
     ``limit_s`` seconds; each layer is run twice at least. See ``Stopwatch`` for what counts as a time.
 
     ``loss(output, target)``: its time and memory count as the last layer's. ``optimizer_states``: tensors of its size
@@ -71,14 +71,14 @@ def measure_layers(
 
 
 def _run_in_turn(trials: Sequence[_LayerTrial], runs: int, ends: float) -> None:
-    """Run each layer until its times settle, or until ``ends``, once at least."""
-    unsettled = list(trials)
+    """Run all layers until the times of all have settled, or until ``ends``, once at least."""
     for number in range(MOST_RUNS):
-        for each in unsettled:
+        for each in trials:
             if number and time.monotonic() >= ends:
                 return
             each.run()
-        unsettled = [each for each in unsettled if each.runs_in_vain < runs]
+        if all(each.runs_in_vain >= runs for each in trials):
+            return
 
 
 def _with_target(loss: Loss, layered: LayeredModel, batch: Any) -> Callable[[Any], torch.Tensor]:
