@@ -22,14 +22,13 @@ def own_squares(
     ``exact``: one for each parameter, so that their exact sum does not depend on who has which. ``uses``: all that this
     member holds. ``place``: its own in the team's world.
     """
+    own = [each.reduced_of_uses() for each in accumulations if each.owned.owners[0] == place]
+    views = {name: view for each in own for name, view in each.items()}
     gradients: dict[str, Tensor] = {}
-    for each in accumulations:
-        if each.owned.owners[0] != place:
-            continue
-        for name, view in each.reduced_of_uses().items():
-            parameter = uses[name].parameter
-            known = gradients.get(parameter)
-            gradients[parameter] = view if known is None else known + view
+    for name, use in uses.items():  # in the model's order: how uses are divided must not change a sum's rounding
+        if name in views:
+            known = gradients.get(use.parameter)
+            gradients[use.parameter] = views[name] if known is None else known + views[name]
     if exact:
         return tuple(float(each.double().square().sum()) for each in gradients.values())
     norms = torch._foreach_norm(list(gradients.values())) if gradients else []

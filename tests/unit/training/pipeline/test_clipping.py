@@ -40,6 +40,13 @@ def test_each_parameter_counts_once_with_the_sum_of_its_uses(exact: bool) -> Non
     assert norm_of([first, second, ()], 2) == pytest.approx(6.0 / 2)
 
 
+def test_the_norm_has_the_same_bits_however_the_uses_are_divided() -> None:
+    uses = {"w": use("w"), "w@1": use("w"), "w@2": use("w")}
+    parts = [accumulation((0, 1), **{name: [value]}) for name, value in zip(uses, (1e8, 1.0, -1e8), strict=True)]
+    assert own_squares(parts, uses, 0, exact=True) == own_squares(parts[::-1], uses, 0, exact=True) == (0.0,)
+    assert own_squares([parts[2], parts[0], parts[1]], uses, 0, exact=True) == (0.0,)
+
+
 def test_gradients_are_scaled_if_their_norm_is_larger() -> None:
     gradients = [torch.tensor([3.0]), torch.tensor([4.0])]
     clip(gradients, 5.0, 10.0)
