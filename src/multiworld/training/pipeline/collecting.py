@@ -16,7 +16,7 @@ class Collected:
 
     ``present``: for each of these layers, the micro-batches that some member's sums have from before a loss: they are
     not added again. ``work``: what this member computes. ``is_last``: the last of these layers is the model's, so the
-    losses are here.
+    losses are here. ``is_after_loss``: some member, perhaps another one, has something of this step from before a loss.
     """
 
     def __init__(
@@ -28,9 +28,10 @@ class Collected:
         work: Work,
         *,
         is_last: bool = False,
+        is_after_loss: bool = False,
     ) -> None:
         self.accumulations, self._present, self._is_last = accumulations, present, is_last
-        self.work = work
+        self.work, self.is_after_loss = work, is_after_loss
         self.begin_step(step, progress)
 
     def begin_step(self, step: int, progress: StepProgress) -> None:
@@ -40,11 +41,6 @@ class Collected:
         self._begun: set[int] = set()
         for each in self.accumulations:
             each.begin_step()
-
-    @property
-    def is_after_loss(self) -> bool:
-        """Whether this step was begun before a loss, and some of it was kept."""
-        return any(self._present.values())
 
     # ---- what the stage tells
 

@@ -143,6 +143,7 @@ class Preparing:
             progress,
             shares.work_of(me),
             is_last=assignment.num_layers - 1 in layers,
+            is_after_loss=shares.keeps_any,
         )
 
     def _captured(self, own: Collected, shipment: Shipment) -> StateDict:

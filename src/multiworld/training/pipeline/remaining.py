@@ -114,6 +114,11 @@ class StepShares:
             self._computed[member] = frozenset(self._work.micro_batches_of(member))
         return self._computed[member]
 
+    @property
+    def keeps_any(self) -> bool:
+        """Whether anything is in any member's sums before it is computed: the same on all members."""
+        return bool(self._parts)
+
     def kept_by(self, member: str) -> tuple[int, ...]:
         """Return the layers of which it keeps its own sums."""
         return () if self._remaining is None else tuple(read(self._remaining.kept.get(member, ())))

@@ -102,6 +102,16 @@ def test_of_two_sums_with_the_same_micro_batch_the_larger_one_counts() -> None:
     assert [number for spans in remaining.computed for number in numbers_of(spans)] == [2, 3]
 
 
+def test_all_members_know_alike_whether_anything_is_kept() -> None:
+    now = assignment((["c", "d"], [0, 2], 2), (["e", "f"], [0, 2], 2))
+    of_last_layers = planned(now, {"c": has({}, begun=[0]), "d": has(everywhere([2, 3], [0]), begun=[0])})
+    shares = StepShares(now, of_last_layers)
+    assert shares.present(0) == frozenset()  # c, which has this layer, reduces otherwise in this step all the same
+    assert shares.keeps_any
+    assert not StepShares(now, planned(now, {"c": has({}, begun=[0])})).keeps_any
+    assert not StepShares(now, None).keeps_any
+
+
 def test_nothing_remains_of_a_step_that_nobody_began() -> None:
     now = assignment((["c", "d"], [0, 2], 4))
     assert remaining_of(now, {"c": has({}), "d": has({})}) is None
