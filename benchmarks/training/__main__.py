@@ -23,6 +23,7 @@ from .reconfigured import coverage, instantiation, moves
 from .replayed import simulate
 from .saves import killed_saves
 from .scheduled import schedules, simulated
+from .scheduled_pipelines import simulated_kills
 from .sides import OURS_PIPELINES
 
 LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
@@ -80,8 +81,12 @@ LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     ),
     "pipe-join": ("pipelines: a process joins four", lambda o: joins(o.alternations)),
     "pipe-schedules": (
-        "pipelines: failures in a recovery, two at once, the coordinator, partitions",
-        lambda o: pipeline_schedules(o.schedules, o.seed),
+        "pipelines: failures in a recovery, two at once, the coordinator, partitions: 500, some with processes",
+        lambda o: pipeline_schedules(o.schedules, o.simulated // 2, o.seed),
+    ),
+    "pipe-simulated": (
+        "pipelines: a thousand kill schedules with the real engine, and no processes",
+        lambda o: simulated_kills(o.simulated, o.seed),
     ),
     "pipe-loss": (
         "pipelines: the losses of 200 steps with five failures",
@@ -114,6 +119,7 @@ NOT_REPEATED = (
     "pipe-samples",
     "pipe-growth",
     "pipe-schedules",
+    "pipe-simulated",
     "templates",
     "predicted",
     "instantiation",
@@ -138,6 +144,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=100, help="in all (default 100)")
     parser.add_argument("--pairs", type=int, default=20, help="of two that are killed (default 20)")
     parser.add_argument("--schedules", type=int, default=50, help="of kills, each a training (default 50)")
+    parser.add_argument(
+        "--simulated",
+        type=int,
+        default=1000,
+        help="of pipelines, of kills without processes, and half as many of other failures in all (default 1,000)",
+    )
     parser.add_argument("--saves", type=int, default=30, help="in which something is killed (default 30)")
     parser.add_argument("--joins", type=int, default=50, help="of what is open afterwards (default 50)")
     parser.add_argument("--noisy-steps", type=int, default=100_000, help="simulated at each setting (default 100,000)")
@@ -149,7 +161,7 @@ def _arguments() -> argparse.Namespace:
     if options.quick:
         options.alternations, options.kills, options.steps = 1, 14, 60
         options.pairs, options.schedules, options.joins, options.saves = 3, 3, 6, 6
-        options.noisy_steps, options.slow_ranks = 5000, 100
+        options.noisy_steps, options.slow_ranks, options.simulated = 5000, 100, 20
     return options
 
 

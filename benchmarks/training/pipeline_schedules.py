@@ -17,6 +17,7 @@ from .kills import ENDLESS, REPLACED_S
 from .orders import ANY, RECOVERY_PHASES
 from .pipeline_kills import STEP_PHASES
 from .run import Run
+from .scheduled_pipelines import simulated_recoveries
 from .sides import OURS_PIPELINES
 
 __all__ = ["pipeline_schedules"]
@@ -25,17 +26,26 @@ NUM_PROCESSES = 6
 """Three pipelines of two stages: any two losses leave each layer with somebody."""
 
 AT_ONCE = "at once"
-KINDS = (*RECOVERY_PHASES, "owners", AT_ONCE)
+KINDS = (AT_ONCE, *RECOVERY_PHASES, "owners")
+"""In the order in which they are done, so that few schedules have two at once, too."""
+
 EACH_AGENT = 10
 """Of so many schedules one kills the coordinator's agent, and one cuts a host off."""
 
 PARTITIONS = (
     Partition("a host of four cut off", 4, frozenset({3})),
     Partition("the coordinator's host of four cut off", 4, frozenset({0})),
+    Partition("four hosts parted in two halves", 4, frozenset({2, 3})),
 )
 
 
-def pipeline_schedules(num_schedules: int, seed: int) -> list[Line]:
+def pipeline_schedules(num_schedules: int, num_in_all: int, seed: int) -> list[Line]:
+    """``num_schedules`` with processes, the rest of ``num_in_all`` without."""
+    lines = simulated_recoveries(max(0, num_in_all - num_schedules), seed)
+    return [*lines, *_with_all_kinds(num_schedules, seed)]
+
+
+def _with_all_kinds(num_schedules: int, seed: int) -> list[Line]:
     random_ = random.Random(seed)
     by_kind: dict[str, list[float]] = {}
     failed = 0
