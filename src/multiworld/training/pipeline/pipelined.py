@@ -39,7 +39,7 @@ class Pipelined:
 
     def __init__(self, parts: EngineParts, holdings: Holdings, model: StageModel, *, exact: bool) -> None:
         self._team, self._state, self._loader = parts.team, parts.state, parts.loader
-        self._services, self._standing = parts.services, parts.standing
+        self._services, self._standing, self._beginning = parts.services, parts.standing, parts.beginning
         self._observer, self._recoveries = parts.observer, parts.recoveries
         self._holdings, self._model, self._exact = holdings, model, exact
         self._preparing = Preparing(parts, holdings, exact=exact)
@@ -297,6 +297,7 @@ class Pipelined:
             self._state.step = generation.step
             self._holdings.forget()
         self._prepare()  # all are here: nobody has a step to end first
+        self._beginning.num_restarts += 1
 
     # ---- what the assignment asks for
 
