@@ -209,6 +209,12 @@ def test_tied_weights_of_a_model_that_was_cut_keep_their_bits_too(tmp_path: Path
     assert all(len(each) <= 4 for each in seen.values())  # no step was committed twice: nobody began anew
 
 
+def test_tied_weights_keep_their_bits_where_only_some_owners_keep_sums(tmp_path: Path) -> None:
+    expected = losses(train(tmp_path / "undisturbed", GPT))
+    options = replace(GPT, kills=((1, 4, "last"), (3, 5, "backward")), waits_for=TOTAL)
+    assert losses(train(tmp_path / "killed", options, num_processes=6)) == expected
+
+
 def test_others_go_on_with_the_layers_of_one_that_leaves(tmp_path: Path, expected: Sequence[float]) -> None:
     seen = train(tmp_path / "run", Options(leaves=(1, 4), waits_for=TOTAL))
     assert losses(seen) == list(expected)
