@@ -9,6 +9,7 @@ from .engine.decision import Outcome
 from .engine.facts import Facts, MoreFacts
 from .engine.services import Services
 from .options import TrainingOptions
+from .pipeline.work import StepWork
 from .recovery.records import Generation
 from .recovery.team import Team
 from .replica.replica import Replica
@@ -86,7 +87,7 @@ class Saving:
             ]
             writers: Sequence[str] | None = None  # those that have parts of the state for themselves
             if generation.assignment is not None:
-                writers = generation.assignment.pipelines[0].members
+                writers = StepWork(generation.assignment).members_of(0)
             elif self._replica.size > 1:
                 writers = ready[: self._replica.size]
             self._keeper.on_members(generation.number, ready, writers)
