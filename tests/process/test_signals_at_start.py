@@ -142,7 +142,9 @@ def test_a_benchmark_that_is_interrupted_ends_its_workers(tmp_path: Path) -> Non
         assert bench.stderr.readline().startswith("p2p: ")
         bench.terminate()
         rest = bench.stderr.read()  # to its end: no worker holds it open
-    assert (bench.returncode, rest) == (143, "multiworld bench: ended by SIGTERM\n")
+    *stages, last = rest.splitlines()
+    assert (bench.returncode, last) == (143, "multiworld bench: ended by SIGTERM")
+    assert all(each.startswith("p2p: ") for each in stages)  # it may have got further before the signal
     assert not list(tmp_path.iterdir())
 
 
