@@ -17,13 +17,13 @@ __all__ = ["joins", "measured", "pipeline_overhead"]
 
 CASE = Case("two pipelines, four micro-batches each", 4, 8)
 
-ROOMY = OURS_PIPELINES.having("ours", "--room", "1.5")
+ROOMY = OURS_PIPELINES.having(OURS_PIPELINES.name, "--room", "1.5")
 """Two nodes have room for the model and all its activations, which torch's pipelines keep, too; one has not."""
 
 PACE_S = 0.02
 """Of a layer and micro-batch. Processes that wait are as fast as on a machine of their own, on any number of cores."""
 
-PACED = ["--pace-s", str(PACE_S), "--micro-batch", "1", "--global-batch", "32"]
+PACED = ["--pace-s", str(PACE_S), "--micro-batch", "1", "--global-batch", "32", "--room", "1.05"]
 NUM_BEFORE, NUM_STEPS = 4, 15
 END_S = 240.0
 
@@ -38,7 +38,7 @@ def measured(alternations: int, steps: int) -> list[Line]:
     """Each layer waits a fixed time: else four processes would share processors, which templates do not know."""
     took, said = [], []
     for number in range(alternations):
-        with Run(ROOMY, NUM_BEFORE, [*PACED, "--steps", str(WARM_UP + steps)]) as run:
+        with Run(OURS_PIPELINES, NUM_BEFORE, [*PACED, "--steps", str(WARM_UP + steps)]) as run:
             run.start()
             ends = run.finish(END_S)
             took.append(_step_s(run, 0.0, steps))
@@ -51,7 +51,7 @@ def joins(alternations: int) -> list[Line]:
     """A fifth process joins four. Each layer waits a fixed time, so that five can be faster on two cores, too."""
     late, ratios = [], []
     for number in range(alternations):
-        with Run(ROOMY, 1, [*ENDLESS, *PACED]) as run:
+        with Run(OURS_PIPELINES, 1, [*ENDLESS, *PACED]) as run:
             for each in range(NUM_BEFORE):
                 run.start_node(num_hosts=NUM_BEFORE + 1)
                 if each == 0:
