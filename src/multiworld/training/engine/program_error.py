@@ -21,7 +21,8 @@ def tell_others(team: Team, loader: StepLoader, step: int, error: Exception) -> 
     tries = team.membership.say_raised(
         Announcement(member=team.membership.member, step=step, raised=said, traceback=text)
     )
-    team.world.abort()
+    if team.stands:  # else nobody waits in it: a recovery may have ended without a new one
+        team.world.abort()
     if tries >= MAX_TRIES:
         samples = tuple(sample for batch in loader.samples(step) for sample in batch)
         if isinstance(error, SampleError | LoaderWorkerError):

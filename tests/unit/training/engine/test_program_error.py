@@ -37,6 +37,14 @@ def test_the_others_hear_the_error_with_its_traceback_and_this_world_ends() -> N
     assert team.world.was_aborted
 
 
+def test_an_error_in_a_recovery_that_formed_no_world_is_told_all_the_same() -> None:
+    team = FakeTeam()
+    team.stands = False
+    tell_others(team.as_team(), LOADER, 3, raised(ValueError("bad sample")))
+    assert [said.raised for said in team.membership.raised] == ["ValueError: bad sample"]
+    assert not team.world.was_aborted
+
+
 def test_a_long_traceback_says_what_is_left_out() -> None:
     team = FakeTeam()
     tell_others(team.as_team(), LOADER, 3, raised(ValueError("x" * MAX_TEXT)))
