@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from . import seqpacket
+
 # Without the folder of a script in front: what lies there is the program's, not ours. Where this package was found by
 # that folder, the last entry finds it.
 BOOTSTRAP = (
@@ -36,3 +38,14 @@ def start_interpreter(
         pass_fds=(channel.fileno(),),
         start_new_session=True,
     )
+
+
+def start_connected(program: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a program that needs no standard input, and return it with our end of its channel. Raises OSError."""
+    ours, theirs = seqpacket.connected_pair()
+    with theirs:
+        try:
+            return start_interpreter(program, theirs, reads_stdin=False), ours
+        except BaseException:
+            ours.close()
+            raise

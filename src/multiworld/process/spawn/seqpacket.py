@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import os
+import select
 import socket
 from collections.abc import Sequence
 
@@ -36,6 +37,13 @@ def receive(channel: socket.socket) -> tuple[bytes, list[int]] | None:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     return (content, list(fds)) if content else None
+
+
+def is_readable(channel: socket.socket, timeout_s: float = 0.0) -> bool:
+    """Return whether a message, or the peer's end, is there within this time."""
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
 
 
 def sealed(content: bytes) -> int:

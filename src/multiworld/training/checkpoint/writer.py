@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import select
 import signal
 import socket
 import subprocess
 
 from ...process.signal_names import how_ended
 from ...process.spawn import seqpacket
-from ...process.spawn.interpreter import start_interpreter
+from ...process.spawn.interpreter import start_connected
 from .orders import ORDERS, REPORTS, Report, Write, WriteFailed, WritersGone
 from .staging import Staged
 
@@ -41,14 +40,7 @@ class CheckpointWriter:
         """Start the process, which takes seconds, in the background. Raises OSError."""
         if self._process is not None:
             return
-        ours, theirs = seqpacket.connected_pair()
-        with theirs:
-            try:
-                self._process = start_interpreter(PROGRAM, theirs, reads_stdin=False)
-            except BaseException:
-                ours.close()
-                raise
-        self._channel = ours
+        self._process, self._channel = start_connected(PROGRAM)
 
     def write(self, order: Write, staged: Staged, memory_fd: int) -> None:
         """Hand over; ``memory_fd`` is that of the staging. Raises OSError if there is no such process, or no memory."""
@@ -72,7 +64,7 @@ class CheckpointWriter:
         """Return how the checkpoint went, if that is known within this time. A process that was killed is a failure."""
         if self._order is None or self._channel is None:
             return None
-        if not _readable(self._channel, timeout_s):
+        if not seqpacket.is_readable(self._channel, timeout_s):
             return None
         received = seqpacket.receive(self._channel)
         attempt, self._order = self._order.attempt, None
@@ -102,9 +94,3 @@ class CheckpointWriter:
             process.wait()
         hint = " (if nobody did that, the host had too little memory)" if process.returncode == -signal.SIGKILL else ""
         return how_ended(process.returncode) + hint
-
-
-def _readable(channel: socket.socket, timeout_s: float) -> bool:
-    poll = select.poll()
-    poll.register(channel, select.POLLIN)
-    return bool(poll.poll(timeout_s * 1000))

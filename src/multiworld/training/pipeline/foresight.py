@@ -10,14 +10,13 @@ import contextlib
 import logging
 import os
 import pickle
-import select
 import socket
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...process.spawn import seqpacket
-from ...process.spawn.interpreter import start_interpreter
+from ...process.spawn.interpreter import start_connected
 from ...wire.progress.operation import Operation
 from ...wire.progress.waiting import run_in_thread, wait_blocking
 from ..planning.changes.conditions import Conditions
@@ -97,14 +96,7 @@ class Foresight:
 
     def _send(self, order: Order) -> None:
         if self._channel is None:
-            ours, theirs = seqpacket.connected_pair()
-            with theirs:
-                try:
-                    self._process = start_interpreter(PROGRAM, theirs, reads_stdin=False)
-                except BaseException:
-                    ours.close()
-                    raise
-            self._channel = ours
+            self._process, self._channel = start_connected(PROGRAM)
         content = seqpacket.sealed(pickle.dumps(order))
         try:
             seqpacket.send(self._channel, b"order", (content,))
@@ -121,7 +113,7 @@ class Foresight:
 
     def _drain(self) -> None:
         """Take what has been planned. An end of the process is seen here."""
-        while self._channel is not None and _readable(self._channel):
+        while self._channel is not None and seqpacket.is_readable(self._channel):
             received = seqpacket.receive(self._channel)
             if received is None:
                 self._fail("the process that plans has ended")
@@ -150,9 +142,3 @@ def losses_to_foresee(members: Sequence[str], member: str, num_micro_batches: in
     if len(members) * num_micro_batches < WORTH_IT or member not in members[:2]:
         return ()
     return tuple(members[1:]) if member == members[0] else (members[0],)
-
-
-def _readable(channel: socket.socket) -> bool:
-    poll = select.poll()
-    poll.register(channel, select.POLLIN)
-    return bool(poll.poll(0))
