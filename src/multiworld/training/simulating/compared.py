@@ -26,12 +26,10 @@ MICRO_BATCHES_PER_STAGE = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Oobleck:
-    """Oobleck with its assumed reconfiguration; the step is lost, and new nodes wait for the next loss, as there."""
+class _AtPublishedRates:
+    """What both have in common: the published throughput of each number of nodes."""
 
     model: PublishedModel
-    name: str = "Oobleck"
-    takes_joins: bool = False
 
     @property
     def samples_per_step(self) -> int:
@@ -39,6 +37,14 @@ class Oobleck:
 
     def begun(self, nodes: Sequence[str]) -> Standing:
         return Standing(rate=self.model.rate(len(nodes)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Oobleck(_AtPublishedRates):
+    """Oobleck with its assumed reconfiguration; the step is lost, and new nodes wait for the next loss, as there."""
+
+    name: str = "Oobleck"
+    takes_joins: bool = False
 
     def lost(self, nodes: Sequence[str], gone: Sequence[str]) -> Standing:
         return Standing(rate=self.model.rate(len(nodes)), pause_s=self.model.oobleck_s, kept=0.0)
@@ -48,24 +54,16 @@ class Oobleck:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ours:
+class Ours(_AtPublishedRates):
     """This project at the same rates: what unbroken pipelines have finished of a step is kept, and new nodes are used
     after the current step.
 
     ``keeps_shares``: False: what if the whole unfinished step was done again.
     """
 
-    model: PublishedModel
     keeps_shares: bool = True
     name: str = "multiworld"
     takes_joins: bool = True
-
-    @property
-    def samples_per_step(self) -> int:
-        return self.model.samples_per_step
-
-    def begun(self, nodes: Sequence[str]) -> Standing:
-        return Standing(rate=self.model.rate(len(nodes)))
 
     def lost(self, nodes: Sequence[str], gone: Sequence[str]) -> Standing:
         """At worst each lost node was in another pipeline."""
