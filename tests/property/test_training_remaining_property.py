@@ -37,7 +37,7 @@ class Members:
             self.sums[name], self.losses[name], self._begun[name] = {}, set(), set()
 
     def _drawn(self) -> Assignment:
-        """Return any division of the members, some of whom may have nothing to do."""
+        """Return any division of the members. Some of them may have nothing to do."""
         draw, left, pipelines = self._draw, list(self.sums), []
         draw.shuffle(left)
         counts = self._divided(draw.randint(1, min(len(left), self._num_micro_batches, 3)))

@@ -126,7 +126,7 @@ class Turns:
         return process
 
     def kill(self, process: Process) -> None:
-        """End it, wherever it is. Its threads have unwound when this returns. Only events may do it, no threads."""
+        """End the process at any point. Its threads have ended when this returns. Only an event may call it."""
         assert self.thread is None, "a thread may only have an event kill"
         if not process.is_alive:
             return
@@ -157,7 +157,7 @@ class Turns:
     # ---- for threads of processes
 
     def check_alive(self) -> None:
-        """Raise Killed in what has ended: whatever it asks for has no effect."""
+        """Raise Killed in a process that has ended: nothing that it asks for has an effect."""
         if self.thread is not None and not self.thread.process.is_alive:
             raise Killed
 
@@ -177,7 +177,7 @@ class Turns:
         return thread.was_woken
 
     def waker(self) -> Callable[[], None]:
-        """Return what wakes the present thread from its next wait, from wherever it is called."""
+        """Return a call that wakes the present thread from its next wait. Any thread may make it."""
         thread = self.thread
         assert thread is not None, "an event waits for something"
         number = thread.number_of_waits

@@ -1,4 +1,4 @@
-"""What all ranks of a training must have in common, whatever it trains: compared when they meet."""
+"""What all ranks of a training must have in common. They compare it when they meet."""
 
 from __future__ import annotations
 
