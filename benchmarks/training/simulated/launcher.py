@@ -53,6 +53,7 @@ class Launcher:
         self.waiting: list[tuple[Process, Place | None, Operation[None]]] = []
         self._places: dict[str, Place] = {}
         self._generation = 0
+        self._num_losing = 0
         self._serve(self.hosts[0])
 
     def place_on(self, host: str) -> Place:
@@ -73,12 +74,22 @@ class Launcher:
         def find_out() -> None:
             if self._network.cut_number == number:
                 self._turns.after(self._turns.random.uniform(0.0, FENCE_S), lambda: self._end_workers(losing))
-                self._turns.after(FENCE_S, lambda: self.lose(losing))
+                self.lose(losing, FENCE_S)
 
         self._turns.after(LEASE_S, find_out)
 
-    def lose(self, hosts: frozenset[str]) -> None:
-        """These have no part in the job any more, until they return."""
+    @property
+    def is_losing(self) -> bool:
+        """Whether hosts are about to have no part any more: that goes on also where the network is whole again."""
+        return self._num_losing > 0
+
+    def lose(self, hosts: frozenset[str], after_s: float) -> None:
+        """After this time these have no part in the job any more, until they return."""
+        self._num_losing += 1
+        self._turns.after(after_s, lambda: self._lose(hosts))
+
+    def _lose(self, hosts: frozenset[str]) -> None:
+        self._num_losing -= 1
         self.out |= hosts
         server = self.server
         if server.process.host in self.out or not server.process.is_alive:

@@ -59,6 +59,8 @@ NUM_MORE = 2
 RETURN_S = 0.1
 """Mean time until a process that has ended is started again."""
 
+LOOK_S = 0.1
+
 EXPECTED = (LayersLostError, TooFewReplicasError)
 """The errors with which a training may end after failures."""
 
@@ -294,7 +296,8 @@ class Training:
     @property
     def has_all_hosts(self) -> bool:
         """Whether there are several, and all of them reach each other and have a part in the job."""
-        return self.is_launched and not self.network.is_cut and not self.launcher.out
+        launcher = self.launcher
+        return self.is_launched and not (self.network.is_cut or launcher.out or launcher.is_losing)
 
     @property
     def is_launched(self) -> bool:
@@ -341,7 +344,7 @@ class Training:
         for server in self.launcher.servers.values():
             if server.process.host == host:
                 self.turns.kill(server.process)
-        self.turns.after(self.turns.some(SEEN_S), lambda: self.launcher.lose(frozenset({host})))
+        self.launcher.lose(frozenset({host}), self.turns.some(SEEN_S))
 
     def run_while(self, goes_on: Callable[[], bool]) -> None:
         while goes_on():
@@ -351,6 +354,12 @@ class Training:
         """All hosts are there, and reach each other."""
         self.network.heal()
         self.worlds.healed()
+        self._return_hosts()
+
+    def _return_hosts(self) -> None:
+        if self.launcher.is_losing:
+            self.turns.after(LOOK_S, self._return_hosts)
+            return
         self.launcher.return_all()
         to_return, self._to_return = self._to_return, []
         for rank in to_return:
