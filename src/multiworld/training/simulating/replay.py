@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from .trace import Change, Trace
@@ -111,12 +111,13 @@ class Replayed:
         return [(begins_s + (at + 0.5) * width_s, each / width_s) for at, each in enumerate(samples)]
 
 
-def replay(trace: Trace, system: System, *, checkpoint_every: int = 100) -> Replayed:
+def replay(trace: Trace, system: System, *, checkpoint_every: int = 100, works_in_recoveries: bool = False) -> Replayed:
     """Return what the system commits while the nodes of the trace come and go.
 
-    ``checkpoint_every``: so many steps there is a checkpoint, which costs nothing.
+    ``checkpoint_every``: so many steps there is a checkpoint, which costs nothing. ``works_in_recoveries``: the rule of
+    Oobleck's published simulator: steps go on at the rate from before until a recovery ends, and then work is lost.
     """
-    run = _Run(system, trace.changes[0].at_s, checkpoint_every)
+    run = _Run(system, trace.changes[0].at_s, checkpoint_every, trace.end_s if works_in_recoveries else None)
     for change in trace.changes:
         if change.at_s >= trace.end_s:
             break  # what happens at the end makes no difference any more
@@ -127,9 +128,13 @@ def replay(trace: Trace, system: System, *, checkpoint_every: int = 100) -> Repl
 
 
 class _Run:
-    """One replay: ``progress`` is the part of the unfinished step that is done, ``step_s`` the time that this took."""
+    """One replay: ``progress`` is the part of the unfinished step that is done, ``step_s`` the time that this took.
 
-    def __init__(self, system: System, begins_s: float, checkpoint_every: int) -> None:
+    ``works_until_s``: steps go on in recoveries, but not after this; None: nobody computes in a recovery.
+    """
+
+    def __init__(self, system: System, begins_s: float, checkpoint_every: int, works_until_s: float | None) -> None:
+        self._works_until_s = works_until_s
         self._checkpoint_every, self._since_checkpoint_s = checkpoint_every, list[float]()
         self._system, self._now_s, self._begins_s, self._last_s = system, begins_s, begins_s, begins_s
         self._standing = Standing(rate=0.0)
@@ -199,6 +204,9 @@ class _Run:
         self._stand(self._system.begun(self._used) if first else self._system.joined(self._used))
 
     def _stand(self, standing: Standing) -> None:
+        if self._works_until_s is not None:
+            self.advance(min(self._now_s + standing.pause_s, self._works_until_s))
+            standing = replace(standing, pause_s=0.0)
         kept = standing.kept * max(0.0, self._progress - standing.fill) / self._progress if self._progress else 1.0
         if lost := (1.0 - kept) * self._progress * self._system.samples_per_step:
             self._setbacks.append((self._now_s, lost))
