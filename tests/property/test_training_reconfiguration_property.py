@@ -77,7 +77,7 @@ def test_there_is_a_plan_with_all_members_and_enough_replicas(
         tolerate=tolerate, num_micro_batches=64, expected_s=expected_s, bytes_per_s=9.0, split_backward=split
     )
     alive = {f"m{index}" for index in range(num_nodes)}
-    now = start(alive, made, conditions)
+    now = start(sorted(alive), made, conditions)
     check(now, alive, smallest, conditions)
     number = num_nodes
     for _ in range(6):

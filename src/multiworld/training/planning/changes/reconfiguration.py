@@ -50,9 +50,15 @@ class CheckpointNeeded:
     restart: Reconfiguration
 
 
-def start(members: Collection[str], templates: TemplateSet, conditions: Conditions) -> Reconfiguration:
-    """Return the first plan; nothing has to be moved. Raises as ``instantiate``."""
-    ordered = sorted(members, key=lambda each: (conditions.hosts.get(each, each), each))
+def start(members: Sequence[str], templates: TemplateSet, conditions: Conditions) -> Reconfiguration:
+    """Return the first plan; nothing has to be moved. Raises as ``instantiate``.
+
+    Pipelines have members that follow each other, host by host in the order in which hosts come first: neighbours tend
+    to be cut off from the others together, and have all layers then.
+    """
+    hosts = [conditions.hosts.get(each, each) for each in members]
+    first = {host: index for index, host in reversed([*enumerate(hosts)])}
+    ordered = [member for _, member in sorted(zip(hosts, members, strict=True), key=lambda each: first[each[0]])]
     found = instantiate(
         templates,
         len(ordered),
@@ -159,7 +165,14 @@ class _Change:
     def placed(
         self, policy: Policy, shapes: Sequence[Shape], iteration_s: float, *, with_moves: bool = True
     ) -> Reconfiguration:
-        pipelines, idle = place(shapes, self.alive, self.held, self._layer_bytes(), self.conditions.hosts)
+        pipelines, idle = place(
+            shapes,
+            self.alive,
+            self.held,
+            self._layer_bytes(),
+            self.conditions.hosts,
+            is_worth_moves=self.conditions.tolerate > 0,
+        )
         tolerates = min(len(pipelines) - 1, self.conditions.tolerate)
         plan = Plan(pipelines=pipelines, iteration_s=iteration_s, tolerates=tolerates, idle=idle)
         return self._result(policy, plan, with_moves=with_moves)
