@@ -172,7 +172,22 @@ def samples(num_schedules: int, seed: int, side: Side = OURS) -> list[Line]:
 
 
 def count_samples(entries: Sequence[Entry], global_batch: int = 32, num_samples: int = 1797) -> tuple[int, int]:
-    """Return how many samples were missing or doubled in their step, and how many steps had another size.
+    """Return how many samples were missing or doubled in their step, and how many steps had another size."""
+    counted = [entry for entry in entries if entry.event == "counted"]
+    wrong, by_step = _by_number(entries, counted) if counted else _by_process(entries, global_batch)
+    sizes = 0
+    epoch: Counter[int] = Counter()
+    for ids in by_step.values():
+        sizes += ids.total() != global_batch
+        wrong += sum(count != 1 for count in ids.values())
+        epoch.update(ids)
+    epochs = len(by_step) * global_batch // num_samples
+    wrong += sum(count > epochs + 2 for count in epoch.values())
+    return wrong, sizes
+
+
+def _by_process(entries: Sequence[Entry], global_batch: int) -> tuple[int, dict[int, Counter[int]]]:
+    """Return the samples of each step where each process commits what it has computed.
 
     A process that died after its gradients counted did not say ``commit``: what it had computed counts if nobody else
     has computed it.
@@ -185,17 +200,29 @@ def count_samples(entries: Sequence[Entry], global_batch: int = 32, num_samples:
             by_step.setdefault(entry["step"], Counter()).update(entry.fields.get("ids", ()))
         elif entry.event == "computed" and (entry.pid, entry["step"]) not in committed:
             died.setdefault(entry["step"], []).extend(entry["ids"])
-    wrong = sizes = 0
-    epoch: Counter[int] = Counter()
-    for step, ids in sorted(by_step.items()):
+    for step, ids in by_step.items():
         if ids.total() < global_batch:
             ids.update([each for each in dict.fromkeys(died.get(step, ())) if each not in ids])
-        sizes += ids.total() != global_batch
-        wrong += sum(count != 1 for count in ids.values())
-        epoch.update(ids)
-    epochs = len(by_step) * global_batch // num_samples
-    wrong += sum(count > epochs + 2 for count in epoch.values())
-    return wrong, sizes
+    return 0, by_step
+
+
+def _by_number(entries: Sequence[Entry], counted: Sequence[Entry]) -> tuple[int, dict[int, Counter[int]]]:
+    """Return the samples of each step where members say with which micro-batches it counts; also how often they differ
+    on that, or on the samples of a micro-batch.
+    """
+    read: dict[tuple[int, int], list[int]] = {}
+    numbers: dict[int, list[int]] = {}
+    wrong = 0
+    for entry in entries:
+        if entry.event == "computed":
+            wrong += read.setdefault((entry["step"], entry["micro_batch"]), entry["ids"]) != entry["ids"]
+    for entry in counted:
+        wrong += numbers.setdefault(entry["step"], entry["micro_batches"]) != entry["micro_batches"]
+    by_step = {
+        step: Counter(each for number in found for each in read.get((step, number), ()))
+        for step, found in sorted(numbers.items())
+    }
+    return wrong, by_step
 
 
 def growth(num_kills: int, side: Side = OURS) -> list[Line]:

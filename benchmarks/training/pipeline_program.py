@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,9 +13,12 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
 from multiworld import training
+from multiworld.training.engine.facts import Facts
+from multiworld.training.engine.step import Step
+from multiworld.training.pipeline.collecting import Collected
 from multiworld.training.pipeline.owners import OwnersWorlds
 from multiworld.training.pipeline.pipe import Pipe
-from multiworld.training.pipeline.stage import StageRun
+from multiworld.training.pipeline.pipelined import Pipelined
 
 from .tasks import Sample, loss_of
 from .watching import around, reporter, watch_channel, watch_recovery
@@ -75,14 +79,14 @@ def main() -> None:
     watch_channel(worker.orders)
     watch_recovery(worker.orders)
     around(OwnersWorlds, "form", before=lambda *_: worker.orders.reach("owners"))
-    around(StageRun, "run", before=lambda _, step, *__: worker.forget(step))
+    present = _watch_samples(worker)
     job = training.join("bench", tolerate=1, exact=options.exact, seed=0, progress=False)
     chain = [Paced(each, options.pace_s) if options.pace_s else each for each in task.chain(dropout=options.dropout)]
     data = Targeted(task.dataset())
     pipe = job.pipeline(
         stages=chain,
         example=default_collate([data[index] for index in range(options.micro_batch)]),
-        loss=lambda output, targets: _loss(worker, job, output, targets),
+        loss=lambda output, targets: _loss(worker, job, present[0], output, targets),
         memory_bytes=int(options.room * STATES * sum(each.nbytes for layer in chain for each in layer.parameters())),
     )
     if pipe.templates.smallest != MIN_STAGES:
@@ -109,9 +113,24 @@ def main() -> None:
         raise ValueError(f"with --room {options.room} nothing was to be computed twice")
 
 
-def _loss(worker: Worker, job: training.Job, output: Tensor, targets: Targets) -> Tensor:
+def _watch_samples(worker: Worker) -> list[int]:
+    """Tell which micro-batches count in a step. Returns a list with the number of the one that is computed now."""
+    present = [-1]
+
+    def begun(_: Collected, number: int) -> None:
+        present[0] = number
+
+    def counted(_: Pipelined, step: Step, facts: Sequence[Facts], *__: object) -> None:
+        worker.counts(step.index, [number for each in facts for number in each.done])
+
+    around(Collected, "begin_forward", before=begun)
+    around(Pipelined, "_commit", before=counted)
+    return present
+
+
+def _loss(worker: Worker, job: training.Job, micro_batch: int, output: Tensor, targets: Targets) -> Tensor:
     if worker.orders.has_begun:  # else it is measured
-        worker.computes(job.state.step, targets[1])
+        worker.computes(job.state.step, targets[1], micro_batch)
     return loss_of(output, targets[0])
 
 

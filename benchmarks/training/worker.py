@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +45,21 @@ class Worker:
         self._ids: dict[int, list[int]] = {}
         self._computed: dict[int, int] = {}
 
-    def computes(self, step: int, indices: torch.Tensor) -> None:
-        """A micro-batch of these samples is about to be computed for that step."""
+    def computes(self, step: int, indices: torch.Tensor, micro_batch: int | None = None) -> None:
+        """A micro-batch of these samples is about to be computed for that step.
+
+        ``micro_batch``: its number, where what counts is told by numbers: see ``counts``.
+        """
         self._computed[step] = self._computed.get(step, 0) + 1
         if self.options.ids:
-            self._ids.setdefault(step, []).extend(indices.tolist())
-            self.journal.write("computed", step=step, ids=indices.tolist())
+            if micro_batch is None:
+                self._ids.setdefault(step, []).extend(indices.tolist())
+            self.journal.write("computed", step=step, ids=indices.tolist(), micro_batch=micro_batch)
 
-    def forget(self, step: int) -> None:
-        """All of this step is computed anew."""
-        self._ids.pop(step, None)
+    def counts(self, step: int, micro_batches: Sequence[int]) -> None:
+        """The step counts with these micro-batches, all members' together. Some may be computed before a loss."""
+        if self.options.ids:
+            self.journal.write("counted", step=step, micro_batches=sorted(micro_batches))
 
     def committed(self, step: int, *, replicas: int, loss: float | None = None, **more: Any) -> None:
         ids = self._ids.pop(step, [])

@@ -47,6 +47,31 @@ def test_a_sample_that_comes_in_too_many_steps_is_counted() -> None:
     assert count_samples(found, global_batch=2, num_samples=4)[0] == 2
 
 
+def numbered(computed: list[tuple[int, list[int]]], counted: dict[int, list[int]]) -> list[Entry]:
+    """Return what processes wrote in a step: micro-batches with their samples, and with which ones the step counts."""
+    found = [Entry("computed", 0.0, 1, {"step": 0, "ids": ids, "micro_batch": number}) for number, ids in computed]
+    return found + [Entry("counted", 1.0, pid, {"step": 0, "micro_batches": each}) for pid, each in counted.items()]
+
+
+@pytest.mark.parametrize(
+    ("computed", "counted", "expected"),
+    [
+        ([(0, [0, 1]), (1, [2, 3])], {1: [0, 1], 2: [0, 1]}, (0, 0)),
+        ([(0, [0, 1]), (1, [2, 3]), (1, [2, 3])], {1: [0, 1]}, (0, 0)),  # computed again after a loss
+        ([(0, [0, 1]), (1, [2, 3])], {1: [0]}, (0, 1)),
+        ([(0, [0, 1])], {1: [0, 1]}, (0, 1)),  # nobody computed what is said to count
+        ([(0, [0, 1]), (1, [2, 3])], {1: [0, 1, 1]}, (2, 1)),
+        ([(0, [0, 1]), (1, [2, 3])], {1: [0, 1], 2: [0]}, (1, 0)),  # members differ
+        ([(0, [0, 1]), (1, [2, 3]), (1, [2, 4])], {1: [0, 1]}, (1, 0)),  # computed again with other samples
+        ([(0, [0, 1]), (1, [1, 3])], {1: [0, 1]}, (1, 0)),
+    ],
+)
+def test_samples_of_micro_batches_that_count_are_counted(
+    computed: list[tuple[int, list[int]]], counted: dict[int, list[int]], expected: tuple[int, int]
+) -> None:
+    assert count_samples(numbered(computed, counted), global_batch=4, num_samples=8) == expected
+
+
 def test_only_the_rank_in_an_order_strikes_itself_and_only_in_its_phase(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
