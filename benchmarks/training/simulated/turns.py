@@ -142,10 +142,11 @@ class Turns:
         process.is_stopped = True
 
     def go_on(self, process: Process) -> None:
+        """What has come meanwhile is taken first, in its order."""
         process.is_stopped = False
         held, process.held = process.held, []
         for call in held:
-            self.after(self.some(WAKE_S), call, process)
+            self.at(self.now, call, process)
 
     def spawn(self, process: Process, target: Callable[[], None], name: str) -> Thread:
         thread = Thread(self, process, target, name)
