@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -61,6 +61,8 @@ RETURN_S = 0.1
 
 LOOK_S = 0.1
 
+RECOVERING = ("agree", "form", "move")
+
 EXPECTED = (LayersLostError, TooFewReplicasError)
 """The errors with which a training may end after failures."""
 
@@ -85,6 +87,7 @@ class Program:
         self.error: MultiworldError | None = None
         self.is_over = self.is_leaving = self.is_late = False
         self.generation: Generation | None = None
+        self._before_agreement = 0
         self._training = training
         options = training.options
         self.id = f"{rank}.{number}"
@@ -136,6 +139,9 @@ class Program:
             self.is_over = True
         except OverError:
             self.is_late = True
+        except LayersLostError as error:
+            self._training.check_given_up(self)
+            self.error = error
         except MultiworldError as error:
             self.error = error
         self.process.phase = "end"
@@ -158,7 +164,7 @@ class Program:
         self._training.check_state(self)
 
     def recovery_began(self, step: int, error: WorldBrokenError | None) -> None:
-        self.process.phase = "agree"
+        self.process.phase, self._before_agreement = "agree", step
 
     def recovery_phase(self, name: str, step: int, took_s: float) -> None:
         self.process.phase = {"agree": "form", "form": "move"}.get(name, self.process.phase)
@@ -170,27 +176,42 @@ class Program:
     def state_received(self, step: int, size_bytes: int, sources: int, took_s: float) -> None: ...
 
     def saves(self, step: int) -> None:
-        """There is a checkpoint of an undisturbed training before that step, from which all can begin."""
+        """Once that step was begun there is a checkpoint of an undisturbed training, from which all can begin."""
 
         def restart(most: int | None) -> None:
-            for name, (values, history) in self._training.reference.states[step].items():
-                self._load(name, values, history)
+            if not self._training.is_saved:
+                return
+            self._training.check_lost(self)
+            self._load(self._training.reference.states[step])
             self.state.step = step
 
-        self.trainer.services.saved_step = lambda: step
+        self.trainer.services.saved_step = lambda: step if self._training.is_saved else -1
         self.trainer.services.restart = restart
 
-    def _load(self, name: str, values: list[float], history: list[int]) -> None:
-        own = {
-            **self.model.parameters(),
-            **{key: each for layer in self.model.layers for key, each in layer.buffers.items()},
-        }
-        own[name].data.copy_(torch.tensor(values, dtype=torch.float64))
-        if history:
-            self.optimizer.state[cast(nn.Parameter, own[name])] = {
-                "history": torch.tensor(history[:-1]),
-                "steps": torch.tensor(history[-1:]),
+    def _load(self, state: Mapping[str, tuple[list[float], list[int]]]) -> None:
+        buffers = {name for layer in self.model.layers for name in layer.buffers}
+        values = {name: torch.tensor(each, dtype=torch.float64) for name, (each, _) in state.items()}
+        self.parts.holdings.put(
+            {
+                "layers": list(range(chain.NUM_LAYERS)),
+                "parameters": {name: each for name, each in values.items() if name not in buffers},
+                "buffers": {name: each for name, each in values.items() if name in buffers},
+                "optimizers": [
+                    {
+                        name: {"history": torch.tensor(each[:-1]), "steps": torch.tensor(each[-1:])}
+                        for name, (_, each) in state.items()
+                        if each
+                    }
+                ],
             }
+        )
+
+    @property
+    def holds(self) -> tuple[int, frozenset[int]]:
+        """Return the next step of this process's state, and the layers of which it has that state."""
+        standing = self.trainer.standing
+        step = self._before_agreement if self.process.phase in RECOVERING else self.state.step
+        return step, self.parts.holdings.held if standing.has_state else frozenset()
 
     def held(self) -> dict[str, tuple[list[float], list[int]]]:
         """Return the state of the layers that this process holds."""
@@ -261,7 +282,7 @@ class Training:
     def rules(self) -> Any:
         from multiworld.training.recovery.agreement import Rules
 
-        return Rules(min_members=1, expected=self.size, gather_s=GATHER_S)
+        return Rules(min_members=1, expected=self.size, gather_s=GATHER_S, return_s=JOIN_S)
 
     def restart_failed(self) -> list[str]:
         """Start those again that have ended with an error, as a launcher does. Returns the names of the errors."""
@@ -309,6 +330,10 @@ class Training:
                 self._to_return.append(program.rank)
                 self.kill(program)
 
+    @property
+    def is_saved(self) -> bool:
+        return self.saved_step is not None and self.furthest > self.saved_step
+
     # ---- what happens to processes
 
     @property
@@ -326,7 +351,7 @@ class Training:
             self.num_coming -= 1
             program = Program(self, process, rank, number)
             self.programs.append(program)
-            if self.saved_step is not None and self.furthest > self.saved_step:
+            if self.saved_step is not None:
                 program.saves(self.saved_step)
             program.run()
 
@@ -399,6 +424,24 @@ class Training:
         assert at_work == {each.id for each in generation.members}, f"not all work: {assignment}"
         assert sum(each.num_micro_batches for each in assignment.pipelines) == chain.NUM_MICRO_BATCHES
 
+    def check_given_up(self, by: Program) -> None:
+        """A process has ended as some layer is with nobody: steps would be lost, and there is no checkpoint."""
+        assert self.furthest, f"{by.id} gave up, and no step was committed: {self.describe()}"
+        assert not self.is_saved, f"{by.id} gave up though there is a checkpoint: {self.describe()}"
+        self.check_lost(by)
+
+    def check_lost(self, by: Program) -> None:
+        """Steps are given up: no processes had all layers together before one step. A process that stands still, or is
+        cut off, will come back; but where there is a checkpoint, nobody waits long for it.
+        """
+        held: dict[int, set[int]] = {}
+        for program in self.programs:
+            if program.process.is_alive and not program.is_over and not (self.is_saved and program.process.is_stopped):
+                step, layers = program.holds
+                held.setdefault(step, set()).update(layers)
+        whole = [step for step, layers in held.items() if len(layers) == chain.NUM_LAYERS]
+        assert not whole, f"{by.id} gave steps up though all layers are there before step {whole}: {self.describe()}"
+
     def check_ended(self) -> None:
         """Nothing is left open by those that have ended well."""
         open_worlds = [each for each in self.worlds.standing if each.process.is_alive]
@@ -414,7 +457,7 @@ class Training:
     def describe(self) -> str:
         lines = [
             f"{each.id}: {each.process.phase} step {each.state.step} of generation "
-            f"{None if each.generation is None else each.generation.number}, {each.error!r}"
+            f"{None if each.generation is None else each.generation.number}, holds {each.holds}, {each.error!r}"
             for each in self.programs
         ]
         return "\n".join([f"at {self.turns.now:.3f} s", *lines])

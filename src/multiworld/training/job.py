@@ -221,6 +221,7 @@ class Job:
             expected=world_size,
             gather_s=options.gather_s,
             replica_size=size,
+            return_s=options.join_timeout_s,
         )
         member_options = MembershipOptions(
             name=options.name, rules=rules, lease_s=options.lease_s, join_timeout_s=options.join_timeout_s, store=store

@@ -250,6 +250,8 @@ class Pipelined:
             is_complete=collected.progress.is_complete and is_computing,
             layers=tuple(sorted(self._holdings.held)) if self._standing.has_state else (),
             num_layers=self._holdings.num_layers,
+            is_whole=self._holdings.is_whole,
+            saved_step=self._services.saved_step(),  # also with the state: layers may have been lost
             partial=collected.partial_step() if has_part else NOTHING,
         )
 

@@ -10,7 +10,8 @@ store lets one proposal win. The rules:
 - A replica of several processes is in as a whole, or out.
 - All begin again only if nobody with the state is left, nor may go on elsewhere. Where members hold layers of the
   model, they do so as well if a layer is left with nobody. But before that, members that others have lost are taken in
-  again, if they are here: they would begin again with the others, too.
+  again, if they are here: they would begin again with the others, too. Those that are away and may come back with that
+  layer are waited for: for as long as a member waits to join, or until others may have come if there is a checkpoint.
 - A loss that is not proven, a host that cannot be reached, may mean that the others go on elsewhere. Then the launcher
   must have confirmed that this side goes on, or this side has more than half of the members (of exactly half: those
   with the first member).
@@ -29,18 +30,23 @@ from .records import Announcement, Generation, LostMember, Member
 ANNOUNCED_LATE_S = 3.0
 """A member that is not in a new store after this time is gone."""
 
+ENDED = ("PeerDiedError", "PeerLeftError")
+"""Why a member was lost that does not come back with what it had."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
     """``expected``: how many members the launcher starts. ``gather_s``: how long a first generation waits for them.
 
-    ``replica_size``: how many processes a replica has; only whole replicas are members.
+    ``replica_size``: how many processes a replica has; only whole replicas are members. ``return_s``: how long members
+    are waited for that may come back with layers which nobody else has.
     """
 
     min_members: int = 1
     expected: int | None = None
     gather_s: float = 10.0
     replica_size: int = 1
+    return_s: float = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +56,7 @@ class Situation:
     ``silent``: ids of members of ``current`` that are present, are in no world, and do not beat. A member that is
     not in ``current`` cannot tell. ``waited_s``: since this member began to look into this store. ``is_confirmed``: the
     launcher has confirmed that this side goes on; None: there is no launcher. ``hosts_out``: the launcher says that
-    nothing can go on there.
+    nothing can go on there. ``ended``: ids of those whose presence was taken back at once, and not after a silence.
     """
 
     current: Generation | None
@@ -60,6 +66,7 @@ class Situation:
     waited_s: float = 0.0
     is_confirmed: bool | None = None
     hosts_out: frozenset[str] = frozenset()
+    ended: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -89,8 +96,8 @@ def agree(situation: Situation, rules: Rules) -> Wait | Generation:
     if refusal is not None and (able or _may_be_trained_elsewhere(situation, current, survivors, lost)):
         return refusal
     if not able:  # and where a layer was lost, those who come later must not begin anew either
-        begun = _first(situation, rules, current.number + 1)
-        return begun if isinstance(begun, Wait) else replace(begun, lost_at=current.lost_at)
+        away = _wait_for_layers(situation, rules, lost, frozenset(), "nobody here has the state")
+        return away or _first(situation, rules, current.number + 1, lost_at=current.lost_at)
     newcomers = whole_replicas(_newcomers(situation, current), rules.replica_size)
     members = [*survivors, *newcomers]
     following = _next(situation, current.number + 1, members)
@@ -98,8 +105,10 @@ def agree(situation: Situation, rules: Rules) -> Wait | Generation:
         here = [each for each in current.members if _goes_on(each, situation)]
         following = _next(situation, current.number + 1, [*here, *newcomers])
         if not _is_whole(situation, following):
-            begun = _first(situation, rules, current.number + 1)
-            return begun if isinstance(begun, Wait) else _after_loss(begun, following)
+            held = frozenset(layer for layers in following.layers.values() for layer in layers)
+            away = _wait_for_layers(situation, rules, lost, held, "nobody here has some layers")
+            begun = away or _first(situation, rules, current.number + 1, lost_at=following.step)
+            return begun if isinstance(begun, Wait) else _in_order_of(begun, following)
         members = list(following.members)
     is_over = any(situation.said[each.id].is_over for each in able)  # there is nothing to wait for others for
     if len(members) < rules.min_members and not is_over:
@@ -146,8 +155,8 @@ def _next(situation: Situation, number: int, members: list[Member]) -> Generatio
     )
 
 
-def _first(situation: Situation, rules: Rules, number: int) -> Wait | Generation:
-    """Nobody has a state: all begin together, in the order of their ranks."""
+def _first(situation: Situation, rules: Rules, number: int, lost_at: int = -1) -> Wait | Generation:
+    """Nobody has a state: all begin together, in the order of their ranks. ``lost_at``: as in ``Generation``."""
     members = sorted((each.member for each in situation.said.values()), key=lambda each: (each.rank, each.id))
     members = [each for each in members if each.id in situation.here and _goes_on(each, situation)]
     members = whole_replicas(members, rules.replica_size)
@@ -156,7 +165,9 @@ def _first(situation: Situation, rules: Rules, number: int) -> Wait | Generation
     if len(members) < (rules.expected or rules.min_members) and situation.waited_s < rules.gather_s:
         return Wait("the training waits for all that the launcher starts")
     said = {each.id: situation.said[each.id] for each in members}
-    source = max(members, key=lambda each: (said[each.id].saved_step, _may_be_whole(said[each.id])))  # the first one
+    source = max(members, key=lambda each: (said[each.id].saved_step, said[each.id].is_whole))  # the first one
+    if lost_at <= 0 and _lacks_a_beginning(said[source.id]) and situation.waited_s < rules.return_s:
+        return Wait("nobody here has the whole model to begin with, so a process that is started anew is waited for")
     sources = tuple(each.id for each in members if each.unit == source.unit)
     held = {member: each.snapshots for member, each in said.items()}
     memory = choose([*said], held, rules.replica_size, said[source.id].saved_step)
@@ -171,20 +182,60 @@ def _first(situation: Situation, rules: Rules, number: int) -> Wait | Generation
         is_restart=True,
         memory=memory,
         digest=said[source.id].digest,
+        lost_at=lost_at,
         layers=dict.fromkeys(sources, tuple(range(num_layers))) if (num_layers := said[source.id].num_layers) else {},
     )
 
 
-def _after_loss(begun: Generation, following: Generation) -> Generation:
-    """Return the generation with which all begin again in place of another one, in the order of that one."""
+def _in_order_of(begun: Generation, following: Generation) -> Generation:
     order = {each.id: place for place, each in enumerate(following.members)}
-    members = sorted(begun.members, key=lambda each: order.get(each.id, len(order)))
-    return replace(begun, members=tuple(members), lost_at=following.step)
+    return replace(begun, members=tuple(sorted(begun.members, key=lambda each: order.get(each.id, len(order)))))
 
 
-def _may_be_whole(said: Announcement) -> bool:
-    """Whether this member may have all of the model: one that takes part in pipelines has its own layers alone."""
-    return not said.has_state or len(said.layers) == said.num_layers
+def _lacks_a_beginning(source: Announcement) -> bool:
+    """Whether the member that all would begin with has dropped layers before, and there is no checkpoint."""
+    return source.num_layers > 0 and source.saved_step < 0 and not source.is_whole
+
+
+def _wait_for_layers(
+    situation: Situation, rules: Rules, lost: Mapping[str, LostMember], held: frozenset[int], why: str
+) -> Wait | None:
+    """Return whom to wait for before steps are given up: members that are away, may come back, and have the rest.
+
+    ``held``: the layers that are here.
+    """
+    current, said = situation.current, situation.said.values()
+    assert current is not None
+    num_layers = max((each.num_layers for each in said), default=0)
+    is_saved = any(each.saved_step >= 0 for each in said)
+    if situation.waited_s >= (rules.gather_s if is_saved else rules.return_s):
+        return None
+    away = [each for each in current.members if not _goes_on(each, situation) and not _has_ended(each, situation, lost)]
+    layers = {layer for each in away for layer in _layers_then(current, each.id)}
+    if not num_layers or len(held | layers) < num_layers:
+        return None
+    return Wait(f"{why}, and ranks {_ranks(away)} may come back with them")
+
+
+def _layers_then(current: Generation, member: str) -> tuple[int, ...]:
+    """Return the layers that a member had when the present generation began, or got then."""
+    assigned = () if current.assignment is None else current.assignment.layers_of(member)
+    return (*current.layers.get(member, ()), *assigned)
+
+
+def _has_ended(member: Member, situation: Situation, lost: Mapping[str, LostMember]) -> bool:
+    """Whether what a member had is gone, as far as can be known here. Not if it is stopped, silent, or cut off."""
+    assert situation.current is not None
+    others = [each.member for each in situation.said.values() if each.member.id != member.id]
+    newcomers = [each for each in others if situation.current.place_of(each.id) < 0]
+    loss = lost.get(member.id)
+    return (
+        member.host in situation.hosts_out  # the agent there ends its workers
+        or member.id in situation.ended
+        or (loss is not None and loss.cause in ENDED)
+        or any((each.rank, each.host) == (member.rank, member.host) for each in newcomers)  # its replacements
+        or (member.id not in situation.here and any(each.host == member.host for each in others))
+    )
 
 
 def differences(mine: str, theirs: str) -> list[str]:

@@ -79,6 +79,8 @@ class Membership:
         self._beat = itertools.count(1)
         self._seen: dict[str, tuple[bytes, float]] = {}
         self._seen_in: TCPStore | None = None
+        self._ended: set[str] = set()
+        """Those whose presence was taken back before a lease of theirs can have run out: their processes have ended."""
         self._place_then: Place | None = None
         self._poll: Operation[dict[str, bytes]] | None = None
         self._polled_at = 0.0
@@ -286,10 +288,13 @@ class Membership:
         if self._seen_in is not store:
             self._seen_in = store
             self._seen.clear()
+            self._ended.clear()
         prefix = self.prefix + "present/"
         beats = {key.removeprefix(prefix): value for key, value in found.items() if key.startswith(prefix)}
         for gone in self._seen.keys() - beats.keys():
-            del self._seen[gone]
+            _, beat_at = self._seen.pop(gone)
+            if now - beat_at < self._options.lease_s / 2:
+                self._ended.add(gone)
         for member, beat in beats.items():
             before = self._seen.get(member)
             if before is None or before[0] != beat:
@@ -322,6 +327,7 @@ class Membership:
             silent=silent,
             waited_s=now - here_since,
             is_confirmed=self._is_confirmed(now - began),
+            ended=frozenset(self._ended),
         )
 
     def _is_confirmed(self, waited_s: float) -> bool | None:

@@ -67,7 +67,8 @@ class Announcement:
     ``saved_step``: that of the newest checkpoint which it can read, -1 without one. ``snapshots``: those in memory
     that it can read. ``looked_at``: the buffers that ``step`` looks at, None: all. ``is_over``: no step is left to
     do. ``raised``: the program ended with this error there (type and message), ``traceback`` with it. ``layers``: of
-    a model that is trained in pipelines, those whose state is here; ``num_layers``: how many it has, 0 for replicas.
+    a model that is trained in pipelines, those whose state is here; ``num_layers``: how many it has, 0 for replicas;
+    ``is_whole``: there is memory for all of them here, so this member can begin with the model that its program made.
     ``partial``: what this member has there of ``step``.
     """
 
@@ -87,6 +88,7 @@ class Announcement:
     traceback: str = ""
     layers: tuple[int, ...] = ()
     num_layers: int = 0
+    is_whole: bool = False
     partial: PartialStep = NOTHING
 
 

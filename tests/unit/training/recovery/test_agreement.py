@@ -221,11 +221,73 @@ def test_those_who_come_after_a_layer_was_lost_know_of_it() -> None:
 
 def test_a_newcomer_with_the_whole_model_is_the_source_where_a_layer_is_lost() -> None:
     mine: dict[str, Any] = {"num_layers": 3, "layers": (0, 1)}
-    new = Member(id="z", rank=9, host="h9")
-    begun = chosen(seen(loses(A, B, C, step=0, **mine), says(new, has_state=False, num_layers=3)))
+    new = says(Member(id="z", rank=9, host="h9"), has_state=False, num_layers=3, is_whole=True)
+    begun = chosen(seen(loses(A, B, C, step=0, **mine), new))
     assert (begun.lost_at, begun.sources) == (0, ("z",))
-    saved = chosen(seen(loses(A, B, C, saved_step=2, **mine), says(new, has_state=False, num_layers=3)))
+    saved = chosen(seen(loses(A, B, C, saved_step=2, **mine), new))
     assert saved.sources == ("a",)
+
+
+def test_before_the_first_step_one_with_the_whole_model_is_waited_for() -> None:
+    mine: dict[str, Any] = {"num_layers": 3, "layers": (0, 1)}
+    came_back = says(NEW, has_state=False, num_layers=3)  # as a newcomer, after it had dropped layers
+    lacking = loses(A, B, C, step=0, **mine), came_back
+    assert "the whole model" in waits(seen(*lacking)).reason
+    assert chosen(seen(*lacking, waited_s=600.0)).is_restart
+    assert chosen(seen(loses(A, B, C, **mine), came_back)).lost_at == 7  # steps are lost: waiting would not help
+    assert chosen(seen(loses(A, B, C, step=0, saved_step=0, **mine), came_back)).sources == ("a",)
+
+
+def parted(**fields: Any) -> Situation:
+    """Of a, b and c, the last one alone has layer 2, and cannot be reached."""
+    lost = (LostMember(id="c", cause=fields.pop("cause", "PeerUnreachableError"), is_proven=False),)
+    current = replace(CURRENT, members=(A, B, replace(C, host="far")), layers={"a": (0, 1), "b": (0, 1), "c": (1, 2)})
+    said = [
+        says(each, lost=lost, layers=(0, 1), num_layers=3, saved_step=fields.get("saved_step", -1)) for each in (A, B)
+    ]
+    fields.pop("saved_step", None)
+    return seen(*said, *fields.pop("also", ()), **{"current": current, **fields})
+
+
+def test_one_that_may_come_back_with_a_layer_is_waited_for_as_long_as_members_wait_to_join() -> None:
+    assert waits(parted()).reason == "nobody here has some layers, and ranks 2 may come back with them"
+    assert waits(parted(waited_s=599.0)).reason == waits(parted(is_confirmed=True, waited_s=10.0)).reason
+    assert chosen(parted(waited_s=600.0)).lost_at == 7
+    assert chosen(parted(waited_s=20.0), Rules(return_s=20.0)).lost_at == 7
+
+
+def test_one_that_may_come_back_is_not_waited_for_long_where_there_is_a_checkpoint() -> None:
+    waits(parted(saved_step=3, waited_s=9.0))
+    begun = chosen(parted(saved_step=3, waited_s=10.0))
+    assert (begun.is_restart, begun.lost_at) == (True, 7)
+
+
+def test_one_that_has_ended_with_the_only_copy_of_a_layer_is_not_waited_for() -> None:
+    assert chosen(parted(cause="PeerDiedError")).lost_at == 7
+    assert chosen(parted(hosts_out=frozenset({"far"}))).lost_at == 7
+    assert chosen(parted(ended=frozenset("c"))).lost_at == 7
+    replacement = says(Member(id="d", rank=2, host="far"), has_state=False, num_layers=3, is_whole=True)
+    assert chosen(parted(also=(replacement,))).lost_at == 7
+
+
+def test_one_that_is_stopped_with_the_only_copy_of_a_layer_is_waited_for() -> None:
+    here = {"cause": "PeerStoppedError", "silent": frozenset("c")}
+    current = replace(CURRENT, layers={"a": (0, 1), "b": (0, 1), "c": (1, 2)})
+    waits(parted(here="abc", current=current, **here))
+    assert chosen(parted(here="ab", current=current, **here)).lost_at == 7  # it was killed
+
+
+def test_nobody_is_waited_for_who_cannot_have_what_is_lacking() -> None:
+    current = replace(CURRENT, members=(A, B, replace(C, host="far")), layers={"a": (0, 1), "c": (0, 1)})
+    assert chosen(parted(current=current)).lost_at == 7
+
+
+def test_newcomers_do_not_begin_anew_while_all_that_have_the_layers_may_come_back() -> None:
+    current = replace(CURRENT, members=(A, C), layers={"a": (0, 1), "c": (2,)})
+    new = says(NEW, has_state=False, num_layers=3, is_whole=True)
+    waits(seen(new, current=current, is_confirmed=True, here="nac", silent=frozenset("ac")))
+    begun = chosen(seen(new, current=current, is_confirmed=True, ended=frozenset("a")))
+    assert begun.is_restart
 
 
 def test_one_that_others_have_lost_is_in_if_it_alone_holds_a_layer() -> None:
