@@ -10,7 +10,6 @@ from multiworld.training.data.ledger_check import LedgerReport
 
 from .network import LEASE_S
 from .pipelines import NUM_MORE, SMALLEST, Program, Training
-from .stores import lease_later
 
 __all__ = ["HANG_S", "Disturbed", "hit_in_recovery", "killed_at_random"]
 
@@ -187,9 +186,7 @@ def _cut(schedule: Schedule) -> None:
     """Part the hosts in two for a while that may be shorter or longer than a lease."""
     training, choose = schedule.training, schedule.choose
     hosts = training.launcher.here
-    training.launcher.cut(frozenset(choose.sample(hosts, choose.randrange(1, len(hosts)))))
-    training.worlds.cut()
-    lease_later(schedule.turns, training.launcher.server)
+    training.cut(frozenset(choose.sample(hosts, choose.randrange(1, len(hosts)))))
     schedule.turns.after(schedule.turns.some(3 * LEASE_S), training.heal)
 
 

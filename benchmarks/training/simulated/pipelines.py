@@ -44,6 +44,7 @@ from .launcher import Launcher, Link
 from .manager import Manager
 from .member import SEEN_S
 from .network import LEASE_S, Network
+from .stores import lease_later
 from .turns import Process, Turns
 from .worlds import Worlds
 
@@ -237,8 +238,12 @@ class Training:
         tolerate: int = 1,
         exact: bool = False,
         saved_step: int | None = None,
+        is_launched: bool | None = None,
     ) -> None:
-        """``saved_step``: of a checkpoint from which all can begin that come later; None: there is none."""
+        """``saved_step``: of a checkpoint from which all can begin that come later; None: there is none.
+        ``is_launched``: by a launcher, which ends the processes of hosts that are cut off; None: if there are several.
+        """
+        self.is_launched = num_hosts > 1 if is_launched is None else is_launched
         self.seed, self.size, self.num_steps, self.num_hosts = seed, size, num_steps, num_hosts
         self.tolerate, self.saved_step = tolerate, saved_step
         self.turns = Turns(seed)
@@ -256,6 +261,7 @@ class Training:
         """Some layers are with nobody: the launcher starts nothing again."""
         self.counted_at = 0.0
         """When a step counted on a member last."""
+        self.cut_at = 0.0
         self.furthest = 0
         self.reference = chain.reference(seed % 4, num_steps)
         self.seed = seed % 4
@@ -320,10 +326,6 @@ class Training:
         launcher = self.launcher
         return self.is_launched and not (self.network.is_cut or launcher.out or launcher.is_losing)
 
-    @property
-    def is_launched(self) -> bool:
-        return self.num_hosts > 1
-
     def _end_workers(self, hosts: frozenset[str]) -> None:
         for program in self.living:
             if program.process.host in hosts:
@@ -374,6 +376,16 @@ class Training:
     def run_while(self, goes_on: Callable[[], bool]) -> None:
         while goes_on():
             assert self.turns.advance(), f"all wait for ever: {self.describe()}"
+
+    def cut(self, apart: frozenset[str]) -> None:
+        """Part these hosts from the others."""
+        self.cut_at = self.turns.now
+        if self.is_launched:
+            self.launcher.cut(apart)
+        else:
+            self.network.cut(apart)
+        self.worlds.cut()
+        lease_later(self.turns, self.launcher.server)
 
     def heal(self) -> None:
         """All hosts are there, and reach each other."""
@@ -431,16 +443,23 @@ class Training:
         self.check_lost(by)
 
     def check_lost(self, by: Program) -> None:
-        """Steps are given up: no processes had all layers together before one step. A process that stands still, or is
-        cut off, will come back; but where there is a checkpoint, nobody waits long for it.
+        """Steps are given up: no processes had all layers together before one step, but for those that were away for
+        longer than they are waited for.
         """
         held: dict[int, set[int]] = {}
         for program in self.programs:
-            if program.process.is_alive and not program.is_over and not (self.is_saved and program.process.is_stopped):
+            if program.process.is_alive and not program.is_over and not self._is_long_away(program, by):
                 step, layers = program.holds
                 held.setdefault(step, set()).update(layers)
         whole = [step for step, layers in held.items() if len(layers) == chain.NUM_LAYERS]
         assert not whole, f"{by.id} gave steps up though all layers are there before step {whole}: {self.describe()}"
+
+    def _is_long_away(self, program: Program, of: Program) -> bool:
+        """No process stands still for as long as it is waited for where there is no checkpoint."""
+        if self.is_saved and program.process.is_stopped:
+            return True
+        waited_s = GATHER_S if self.is_saved else JOIN_S
+        return not self.network.reaches(program.process, of.process) and self.turns.now - self.cut_at >= waited_s
 
     def check_ended(self) -> None:
         """Nothing is left open by those that have ended well."""
