@@ -94,13 +94,13 @@ def _receive_into(world: World, place: int, memory: Tensor | None, length: int, 
 
 
 def _send(world: World, place: int, payload: Tensor, tag: int) -> None:
-    wait_blocking(world.start_send_tensors([payload], place, tag, None))
+    wait_blocking(world.start_send_tensors([payload.to(world.device)], place, tag, None))
 
 
 def _receive(world: World, place: int, tag: int) -> Tensor:
     payload = wait_blocking(world.start_recv_tensors(place, tag, None))
     assert isinstance(payload, list)
-    return payload[0]
+    return payload[0].cpu()
 
 
 def _tensor(data: bytes) -> Tensor:

@@ -1,4 +1,7 @@
-"""Reduce the gradients of a step over the members of a world: as one sum, or over the canonical tree (``exact``)."""
+"""Reduce the gradients of a step over the members of a world: as one sum, or over the canonical tree (``exact``).
+
+Where the world moves tensors on another device than that of the gradients, they are copied there and back.
+"""
 
 from __future__ import annotations
 
@@ -71,6 +74,11 @@ class _Launching:
 class SumReduction(_Launching):
     """An all-reduce for each bucket: the fastest. Its rounding depends on the number of members."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._carried: list[Tensor] = []
+        """What the world sums up, of each bucket that is under way."""
+
     def begin_step(self, buckets: Sequence[FlatBucket], num_micro_batches: int) -> None:
         self.buckets = buckets
 
@@ -86,6 +94,7 @@ class SumReduction(_Launching):
 
     def use(self, world: World | None, shares: Sequence[Collection[int]]) -> None:
         self._world, self._under_way = world, []
+        self._carried.clear()
         self._launched.clear()
 
     def launch(self, bucket: int) -> None:
@@ -94,15 +103,21 @@ class SumReduction(_Launching):
         self._launched.add(bucket)
         if self._world is None:
             return
-        self._under_way.append((bucket, self.world.start_all_reduce(flat.reduced, ReduceOp.SUM, None)))
+        carried = flat.reduced.to(self.world.device)  # itself, where it is there already
+        self._under_way.append((bucket, self.world.start_all_reduce(carried, ReduceOp.SUM, None)))
+        self._carried.append(carried)
 
     def wait(self) -> None:
         for bucket in range(len(self.buckets)):
             if bucket not in self._launched:
                 self.launch(bucket)
         under_way, self._under_way = self._under_way, []
-        for _, operation in under_way:
+        all_carried, self._carried = self._carried, []
+        for (bucket, operation), carried in zip(under_way, all_carried, strict=True):
             self._wait(operation)
+            reduced = self.buckets[bucket].reduced
+            if carried is not reduced:
+                reduced.copy_(carried)
 
 
 class TreeReduction(_Launching):
@@ -166,8 +181,8 @@ class TreeReduction(_Launching):
         sends = []
         for rank in range(world.world_size):
             parts = [each[rank * shard : (rank + 1) * shard] for each in padded]
-            sends.append(torch.cat(parts) if parts else flat.sums.new_empty(0))
-        receives = [flat.sums.new_empty(len(nodes) * shard) for nodes in self._nodes]
+            sends.append((torch.cat(parts) if parts else flat.sums.new_empty(0)).to(world.device))
+        receives = [_empty(flat, len(nodes) * shard, world) for nodes in self._nodes]
         self._received.append(receives)
         self._under_way.append((bucket, world.start_all_to_all(receives, sends, None)))
 
@@ -196,8 +211,12 @@ class TreeReduction(_Launching):
         for nodes, received in zip(self._nodes, self._received[bucket], strict=True):
             values.update(zip(nodes, torch.split(received, shard) if nodes else (), strict=True))
         total = sum_up(values, self._num_leaves, torch.add)
-        whole = flat.sums.new_empty(shard * world.world_size)
+        whole = _empty(flat, shard * world.world_size, world)
         return world.start_all_gather(list(torch.split(whole, shard)), total.contiguous(), None), whole
+
+
+def _empty(flat: FlatBucket, num_elements: int, world: World) -> Tensor:
+    return torch.empty(num_elements, dtype=flat.sums.dtype, device=world.device)
 
 
 def _shard_size(flat: FlatBucket, num_members: int) -> int:

@@ -54,7 +54,7 @@ class Outgoing:
 
     def put(self, tensors: Sequence[Tensor]) -> None:
         """Send these, which stay as they are until ``wait``."""
-        payload = [each.detach() for each in tensors]
+        payload = [each.detach().to(self._world.device) for each in tensors]
         operation = self._world.start_send_tensors(payload, self._destination, self._tag, None)
         self._under_way.append((operation, payload))
         while self._under_way and self._under_way[0][0].done:

@@ -185,7 +185,7 @@ class Holdings:
         self._share_memory()
         for optimizer, values in zip(self.optimizers, state["optimizers"], strict=True):
             for name, value in values.items():
-                optimizer.state[self._parameters[name]] = dict(value)
+                optimizer.state[self._parameters[name]] = _beside(self._parameters[name], optimizer, value)
         self.held |= frozenset(state["layers"])
 
     def capture_own(self) -> StateDict:
@@ -262,6 +262,18 @@ class Holdings:
             *((name, self._parameters[name]) for name in of_layer.parameters),
             *((name, self._buffers[name]) for name in of_layer.buffers),
         ]
+
+
+def _beside(parameter: nn.Parameter, optimizer: Optimizer, state: StateDict) -> StateDict:
+    """Return an optimizer's state of a parameter on its device. Counts of steps stay where the optimizer reads them.
+
+    That is the CPU, but with ``capturable`` or ``fused``, as in ``Optimizer.load_state_dict``.
+    """
+    counts_there = optimizer.defaults.get("capturable") or optimizer.defaults.get("fused")
+    return {
+        key: value.to(parameter.device) if isinstance(value, Tensor) and (key != "step" or counts_there) else value
+        for key, value in state.items()
+    }
 
 
 def _give(optimizer: Optimizer, factory: OptimizerFactory, parameters: list[nn.Parameter]) -> None:

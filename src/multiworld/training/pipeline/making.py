@@ -32,7 +32,7 @@ def make_pipelined_trainer(
     check_parts({name: part.state_dict() for name, part in state.parts.items()})
     digest = digest_of(agreed(parts, state, loader, options, options.tolerate))
     engine = engine_parts(team, state, loader, Services(), observer, recoveries)
-    model = LayeredStage(parts.model, loss, seed=options.seed if options.exact else None)
+    model = LayeredStage(parts.model, loss, parts.device, seed=options.seed if options.exact else None)
     synchronization = Pipelined(engine, parts.holdings, model, exact=options.exact)
     trainer = Trainer(engine, synchronization, digest=digest)
     if all(part is not loader for part in state.parts.values()):

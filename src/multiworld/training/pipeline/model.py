@@ -1,11 +1,13 @@
-"""The layers of a stage, computed one after the other, with the loss behind the last one."""
+"""The layers of a stage, computed one after the other on its device, with the loss behind the last one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from ...model.layers import LayeredModel
@@ -21,11 +23,14 @@ class LayeredStage:
     who computes them; None: the program's own random numbers.
     """
 
-    def __init__(self, model: LayeredModel, loss: Loss, *, seed: int | None = None) -> None:
-        self._model, self._loss, self._seed = model, loss, seed
+    def __init__(self, model: LayeredModel, loss: Loss, device: torch.device, *, seed: int | None = None) -> None:
+        self._model, self._loss, self._device, self._seed = model, loss, device, seed
+
+    def here(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [each.to(self._device) for each in tensors]
 
     def inputs_of(self, batch: Any) -> tuple[Tensor, ...]:
-        return self._model.inputs_of(batch)
+        return tuple(self.here(self._model.inputs_of(batch)))
 
     def needs_gradient(self, layer: int) -> Sequence[bool]:
         crossings = self._model.layers[layer - 1].outputs
@@ -45,4 +50,5 @@ class LayeredStage:
         return values
 
     def loss(self, output: Any, batch: Any) -> Tensor:
-        return self._loss(output, self._model.target_of(batch))
+        target = pytree.tree_map_only(Tensor, lambda each: each.to(self._device), self._model.target_of(batch))
+        return self._loss(output, target)

@@ -38,7 +38,7 @@ class Opened:
 
     def _timer(self) -> StepTimer:
         """On a CPU without the run queue: reading it takes a good part of a small layer's time, twice an operation."""
-        device = next(iter(self.parts.model.parameters().values())).device
+        device = self.parts.device
         return StepTimer() if device.type == "cpu" else step_timer(device)
 
     def make_trainer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -21,6 +22,10 @@ class PipelinedParts:
         """``changing``: names of the buffers that a forward changes."""
         self.model, self.holdings = model, Holdings(model.layers, changing, exact=exact)
         self._changing = changing
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.model.parameters().values())).device
 
     @property
     def optimizers(self) -> list[Optimizer]:

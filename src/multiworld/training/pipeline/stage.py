@@ -20,6 +20,9 @@ from .work import Task, Work
 class StageModel(Protocol):
     """The layers of a stage, and what is before the first and behind the last layer of the model."""
 
+    def here(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return these, which came from another member, on the device of the layers."""
+
     def inputs_of(self, batch: Any) -> tuple[Tensor, ...]:
         """Return what the first layer is called with."""
 
@@ -139,4 +142,4 @@ class StageRun:
 
     def _taken(self, task: Task) -> list[Tensor]:
         self._timer.enter(WAIT)
-        return self._incoming[task.kind, task.source].take(task.micro_batch)
+        return self._model.here(self._incoming[task.kind, task.source].take(task.micro_batch))

@@ -84,7 +84,7 @@ class Sending:
         data, position = empty_bytes(self.size_bytes), 0
         for part in mine:
             end = position + part.end - part.begin
-            data[position:end].copy_(flat[part.index][part.begin : part.end])
+            data[position:end].copy_(flat[part.index][part.begin : part.end].cpu())
             position = end
         is_first = world.rank == sources[0]
         header = ShareHeader(parts=tuple(mine), digest="", tensors=tuple(map(form_of, tensors)) if is_first else ())
@@ -100,7 +100,8 @@ class Sending:
         first = [torch.frombuffer(bytearray(packed), dtype=torch.uint8), packed_rest]
         for newcomer in newcomers:
             for payload in (first, *([each] for each in torch.split(data, CHUNK_BYTES) if each.numel())):
-                self._operations.append((newcomer, self._world.start_send_tensors(payload, newcomer, TAG, None)))
+                carried = [each.to(self._world.device) for each in payload]
+                self._operations.append((newcomer, self._world.start_send_tensors(carried, newcomer, TAG, None)))
 
     @property
     def is_done(self) -> bool:
@@ -171,10 +172,10 @@ class _Share:
             payload = self._operation.result()
             assert isinstance(payload, list)
             if self._header is None:
-                self._header, self.rest = decode(ShareHeader, bytes(payload[0].tolist())), unpack(payload[1])
+                self._header, self.rest = decode(ShareHeader, bytes(payload[0].tolist())), unpack(payload[1].cpu())
                 self._num_missing = sum(part.end - part.begin for part in self._header.parts)
             else:
-                self._chunks.append(payload[0])
+                self._chunks.append(payload[0].cpu())
                 self._num_missing -= payload[0].numel()
             if self._num_missing > 0:
                 self._operation = self._world.start_recv_tensors(self._source, TAG, None)

@@ -31,26 +31,27 @@ class AllReduce:
     """In full precision: each member sends 2 (n - 1) / n times the payload."""
 
     def __init__(self, world: World, payload: Tensor) -> None:
-        self._world, self._total = world, payload.clone()
+        self._world, self._device = world, payload.device
+        self._total = payload.to(world.device, copy=True)
         self._operation = world.start_all_reduce(self._total, ReduceOp.SUM, None)
 
     def wait(self) -> Tensor:
         self._world.wait_thread(self._operation, None, None)
-        return self._total
+        return self._total.to(self._device)
 
 
 class CompressedAllReduce:
     """Each member sums up one shard, in float32 from what all have sent of it, and hands the result to all.
 
-    Only what is on the wire is compressed, once on each of the two ways.
+    Only what is on the wire is compressed, once on each of the two ways. Sums are taken on the world's device.
     """
 
     def __init__(self, world: World, payload: Tensor, codec: Codec) -> None:
         self._world, self._codec, self._payload = world, codec, payload
         whole = max(1, -(-payload.numel() // (world.world_size * BLOCK))) * world.world_size * BLOCK
         padded = torch.nn.functional.pad(payload, (0, whole - payload.numel()))
-        sends = [codec.encode(shard) for shard in padded.chunk(world.world_size)]
-        self._received = [torch.empty_like(sends[0]) for _ in sends]
+        sends = [codec.encode(shard).to(world.device) for shard in padded.chunk(world.world_size)]
+        self._received = [torch.empty(each.shape, dtype=each.dtype, device=world.device) for each in sends]
         self._operation: Operation[None] = world.start_all_to_all(self._received, sends, None)
 
     def wait(self) -> Tensor:
@@ -60,7 +61,7 @@ class CompressedAllReduce:
         gathered = [torch.empty_like(packed) for _ in self._received]
         self._world.wait_thread(self._world.start_all_gather(gathered, packed, None), None, None)
         whole = torch.cat([self._codec.decode(each) for each in gathered])
-        return whole[: self._payload.numel()].to(self._payload.dtype)
+        return whole[: self._payload.numel()].to(self._payload.device, self._payload.dtype)
 
 
 class OuterReduction:
