@@ -36,6 +36,8 @@ class Committed:
     num_reroutes: int
     forwards: tuple[int, ...] = ()
     """The micro-batches of its forwards, in all tries of the step."""
+    num_put_off: int = 0
+    """Split backwards that it has ended until then."""
 
 
 def train(folder: Path, options: Options, *, num_processes: int = 4) -> dict[int, list[Committed]]:
@@ -57,7 +59,7 @@ def read(folder: Path) -> dict[int, list[Committed]]:
                 continue
             rank = int(path.name.partition("-")[0])
             lr, reroutes, forwards = said["lr"][0], said["reroutes"], tuple(said["forwards"])
-            one = Committed(rank, said["loss"], tuple(said["layers"]), lr, reroutes, forwards)
+            one = Committed(rank, said["loss"], tuple(said["layers"]), lr, reroutes, forwards, said["put_off"])
             seen.setdefault(said["step"], []).append(one)
     return dict(sorted(seen.items()))
 
@@ -120,6 +122,33 @@ def test_losses_keep_their_bits_when_a_stage_is_killed(
     assert {one.rank for one in seen[5]} == {0, 1, 2, 3} - {rank} or len(seen[5]) == 4
     held = {layer for one in seen[5] for layer in one.layers}
     assert held == set(range(8))  # the layers of the dead went to others
+
+
+@pytest.mark.parametrize(("rank", "moment"), [(0, "forward"), (3, "backward"), (2, "weights"), (1, "reduced")])
+def test_a_split_backward_has_the_bits_of_a_whole_one_through_a_loss(
+    tmp_path: Path, expected: Sequence[float], rank: int, moment: str
+) -> None:
+    options = Options(kills=((rank, 4, moment),), waits_for=TOTAL, schedule="zero-bubble")
+    seen = train(tmp_path / "run", options)
+    assert losses(seen) == list(expected)
+    assert all(one.num_put_off > 0 for each in seen.values() for one in each)
+
+
+def test_tied_weights_keep_their_bits_with_a_split_backward(tmp_path: Path) -> None:
+    expected = losses(train(tmp_path / "undisturbed", GPT))
+    options = replace(GPT, kills=((1, 4, "weights"),), waits_for=TOTAL, schedule="zero-bubble")
+    seen = train(tmp_path / "killed", options)
+    assert losses(seen) == expected
+    assert all(one.num_put_off > 0 for each in seen.values() for one in each)
+
+
+def test_peers_put_gradients_of_weights_into_bubbles(tmp_path: Path, expected: Sequence[float]) -> None:
+    kills = ((3, 4, "backward"), (2, 5, "weights"))
+    options = Options(kills=kills, waits_for=TOTAL, moves_are_dear=True, schedule="auto")
+    seen = train(tmp_path / "run", options, num_processes=6)
+    assert losses(seen) == list(expected)
+    assert 1 in {one.num_reroutes for each in seen.values() for one in each}
+    assert any(one.num_put_off > 0 for each in seen.values() for one in each if one.num_reroutes)
 
 
 def test_a_second_loss_while_layers_are_moved_is_survived(tmp_path: Path, expected: Sequence[float]) -> None:

@@ -41,8 +41,8 @@ WAIT_S = 0.02
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """``kills``: (rank, step, moment); a moment is "forward", "backward", "last" (the last backward, once the other
-    pipelines have finished theirs), "redo" (a backward in a step that was begun before a loss), "reduced", "committed"
-    or "move".
+    pipelines have finished theirs), "weights" (between both parts of a split backward), "redo" (a backward in a step
+    that was begun before a loss), "reduced", "committed" or "move".
 
     ``layers_of_a_process``: how many fit into the memory of one. ``leaves``: (rank, step) after which it leaves.
     ``model``: "chain" of stages by hand, or "gpt", which is cut, with tied weights. ``checkpoint``: a folder.
@@ -62,6 +62,7 @@ class Options:
     """In this step, kill the member with the last stage of the first pipeline in its first backward."""
     waits_for_newcomer_in: int = -1
     """In this step, wait until a newcomer looks for the others."""
+    schedule: str = "1f1b"
     moves_are_dear: bool = False
     """Plan as if all layers took the same time, and moving one very long: peers compute for those that are lost.
 
@@ -165,7 +166,7 @@ def kill_when(moment: str, wanted: int, state: training.Job, finished: Finished)
         replace(StageRun, "_backward", end_in_last, state)
     elif moment == "redo":
         replace(StageRun, "_backward", end_after_loss, state)
-    elif moment in ("forward", "backward"):
+    elif moment in ("forward", "backward", "weights"):
         replace(StageRun, f"_{moment}", end, state)
     elif moment == "reduced":
         replace(Pipelined, "_own_facts", end, state)
@@ -183,6 +184,9 @@ class Finished:
         folder.mkdir(exist_ok=True)
         replace(Accumulation, "launch", self._finished, job)
         replace(Collected, "begin_forward", self._began, job)
+        self.num_put_off = 0
+        """Micro-batches whose gradients of weights were computed after others, since the training began."""
+        replace(Collected, "begin_weights", self._began_weights, job)
 
     def taken(self) -> list[int]:
         forwards, self.forwards = self.forwards, []
@@ -203,6 +207,9 @@ class Finished:
 
     def _began(self, step: int, collected: object, number: int) -> None:
         self.forwards.append(number)
+
+    def _began_weights(self, step: int, collected: object, number: int) -> None:
+        self.num_put_off += 1
 
 
 def replace(owner: type, name: str, call: Callable[..., None], job: training.Job) -> None:
@@ -242,7 +249,8 @@ def make_moves_dear() -> None:
     def even_profile(*args: Any, **given: Any) -> Profile:
         profile = cached_profile(*args, **given)
         layers = tuple(
-            dataclasses.replace(each, forward_s=0.001, backward_s=0.002, activation_bytes=0) for each in profile.layers
+            dataclasses.replace(each, forward_s=0.001, backward_s=0.002, weight_backward_s=0.001, activation_bytes=0)
+            for each in profile.layers
         )
         return dataclasses.replace(profile, layers=layers, latency_s=0.0)
 
@@ -260,6 +268,7 @@ def main(folder: Path, options: Options) -> None:
     given: dict[str, Any] = {
         "example": tuple(each[:MICRO_BATCH] for each in data.tensors),
         "memory_bytes": memory_for(options.layers_of_a_process),
+        "schedule": options.schedule,
     }
     if options.model == "chain":
         pipe = job.pipeline(stages=stages(options.dropout), loss=loss_of, **given)
@@ -288,6 +297,7 @@ def main(folder: Path, options: Options) -> None:
                     "reroutes": len(assignment.reroutes) if (assignment := pipe.assignment) is not None else 0,
                     "lr": scheduler.get_last_lr(),
                     "forwards": finished.taken(),
+                    "put_off": finished.num_put_off,
                 }
                 print(json.dumps(said), file=journal, flush=True)
             if options.leaves == (rank, step.index):

@@ -21,6 +21,7 @@ from multiworld.training.planning.nodes import Node
 from multiworld.training.planning.operations import Kind
 from multiworld.training.planning.plan import LOST
 from multiworld.training.planning.profile import LayerCost, Profile
+from multiworld.training.planning.template import Schedule
 from multiworld.training.planning.templates import Templates, make_templates
 from multiworld.training.recovery.records import Generation, Member
 from multiworld.wire.messages import MessageSet
@@ -31,19 +32,28 @@ ACTIVATION_BYTES = 4
 GENERATIONS: MessageSet[Generation] = MessageSet("generations of this test", Generation, tag="kind")
 
 
-def planner_of(made: Templates, *, tolerate: int, num_micro_batches: int) -> Planner:
+def planner_of(made: Templates, *, tolerate: int, num_micro_batches: int, split_backward: bool = False) -> Planner:
     """Return one that has seen very slow moves."""
     experience = Experience(now=time.monotonic())
     experience.moved(1, 1000.0)
-    return Planner(made, tolerate=tolerate, num_micro_batches=num_micro_batches, experience=experience)
+    return Planner(
+        made,
+        tolerate=tolerate,
+        num_micro_batches=num_micro_batches,
+        experience=experience,
+        split_backward=split_backward,
+    )
 
 
-def templates(smallest: int, num_in_flight: int | None, rng: random.Random) -> Templates:
+def templates(
+    smallest: int, num_in_flight: int | None, rng: random.Random, schedule: Schedule = Schedule.ONE_F_ONE_B
+) -> Templates:
     layers = [
         LayerCost(
             name=str(index),
             forward_s=rng.uniform(0.5, 1.5),
             backward_s=rng.uniform(1.0, 3.0),
+            weight_backward_s=rng.choice((0.0, rng.uniform(0.1, 1.0))),
             state_bytes=100,
             move_bytes=75,
             activation_bytes=ACTIVATION_BYTES,
@@ -53,7 +63,9 @@ def templates(smallest: int, num_in_flight: int | None, rng: random.Random) -> T
     profile = Profile(model="test", micro_batch=1, layers=tuple(layers), latency_s=rng.choice((0.0, 0.3)))
     most = -(-NUM_LAYERS // smallest)
     memory_bytes = most * (100 + ACTIVATION_BYTES * (num_in_flight or NUM_LAYERS))
-    return make_templates(profile, Node(memory_bytes=memory_bytes), num_nodes=12, tolerate=1, refine=False)
+    return make_templates(
+        profile, Node(memory_bytes=memory_bytes), num_nodes=12, tolerate=1, refine=False, schedules=[schedule]
+    )
 
 
 def generation_of(members: Sequence[Member], before: Generation | None, planner: Planner, number: int) -> Generation:
@@ -97,7 +109,10 @@ def run(assignment: Assignment, dealt: Sequence[Sequence[int]] | None, rng: rand
                 kept[task.source, task.kind, me].discard(task.micro_batch)
                 if task.destination:
                     sent[me, task.kind, task.destination].append(task.micro_batch)
-                in_flight[me] += 1 if task.kind is Kind.FORWARD else -1
+                if task.kind is Kind.FORWARD:
+                    in_flight[me] += 1
+                elif task.kind is Kind.WEIGHT or task.micro_batch not in work[me].split:
+                    in_flight[me] -= 1
                 assert in_flight[me] <= most_in_flight(assignment, me)
                 next_of[me] += 1
                 has_advanced = True
@@ -143,8 +158,10 @@ def test_members_follow_the_record_through_losses_and_joins(
     smallest: int, num_nodes: int, num_micro_batches: int, num_in_flight: int | None, seed: int
 ) -> None:
     rng = random.Random(seed)
-    made = templates(smallest, num_in_flight, rng)
-    planner = planner_of(made, tolerate=1, num_micro_batches=num_micro_batches)
+    made = templates(smallest, num_in_flight, rng, rng.choice((Schedule.ONE_F_ONE_B, Schedule.ZERO_BUBBLE)))
+    planner = planner_of(
+        made, tolerate=1, num_micro_batches=num_micro_batches, split_backward=rng.choice((True, False))
+    )
     members = [Member(id=f"m{index:02}", rank=index, host="h") for index in range(max(num_nodes, made.smallest))]
     now = generation_of(members, None, planner, 1)
     for number in range(2, 8):
@@ -166,6 +183,25 @@ def test_members_follow_the_record_through_losses_and_joins(
         except PlanError:
             assert len(members) < made.smallest
             return
+
+
+def test_peers_of_a_lost_member_put_off_gradients_of_weights() -> None:
+    made = templates(4, None, random.Random(0))
+    members = [Member(id=f"m{index:02}", rank=index, host="h") for index in range(12)]
+    times_s = []
+    for split_backward in (False, True):
+        planner = planner_of(made, tolerate=0, num_micro_batches=24, split_backward=split_backward)
+        start = generation_of(members, None, planner, 1)
+        assert start.assignment is not None
+        lost = start.assignment.pipelines[0].members[1]
+        now = generation_of([each for each in members if each.id != lost], start, planner, 2)
+        assert now.assignment is not None
+        assert now.assignment.policy == Policy.REROUTE.value
+        step = StepWork(now.assignment)
+        assert any(step.of(member).split for member in now.assignment.members) == split_backward
+        run(now.assignment, None, random.Random(1))
+        times_s.append(now.assignment.iteration_s)
+    assert times_s[1] < times_s[0]
 
 
 def test_losses_are_rerouted_again_and_again_and_a_newcomer_gets_a_lost_place() -> None:

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.optim import Optimizer
 
 from multiworld.model.layers.layer import Crossing, LayeredModel, ModelLayer
@@ -61,19 +62,23 @@ class Layer(nn.Module):
     def __init__(self, weight: nn.Parameter, pause: Pause) -> None:
         super().__init__()
         self.weight = weight
+        weight.register_hook(self._weights)  # type: ignore[no-untyped-call]
         self.pause = pause
         self.register_buffer(CALLS, torch.zeros(1, dtype=torch.float64))
 
     def forward(self, hidden: Tensor, picked: Tensor) -> tuple[Tensor, Tensor]:
         self.pause("forward")
         self.calls += 1
-        result = 2 * hidden + (self.weight * picked).sum(0, keepdim=True)
+        result = 2 * hidden + functional.linear(picked.unsqueeze(0), self.weight).squeeze(0)
         if result.requires_grad:
             result.register_hook(self._backward)  # type: ignore[no-untyped-call]
         return result, picked
 
     def _backward(self, _: Tensor) -> None:
         self.pause("backward")
+
+    def _weights(self, _: Tensor) -> None:
+        self.pause("weights")
 
 
 class First(Layer):
@@ -89,7 +94,7 @@ class Last(Layer):
 def layers_of_chain(pause: Pause) -> LayeredModel:
     """Return the layers; the first and the last one have the same parameter."""
     weights = [
-        nn.Parameter(torch.full((NUM_BINS,), float(number), dtype=torch.float64)) for number in range(NUM_LAYERS)
+        nn.Parameter(torch.full((1, NUM_BINS), float(number), dtype=torch.float64)) for number in range(NUM_LAYERS)
     ]
     names = [f"{number}.weight" for number in range(NUM_LAYERS)]
     weights[-1], names[-1] = weights[0], names[0]
@@ -128,7 +133,7 @@ class History(Optimizer):
                     continue
                 state = self.state[parameter]
                 if not state:
-                    state["history"] = torch.zeros(NUM_BINS, dtype=torch.int64)
+                    state["history"] = torch.zeros((1, NUM_BINS), dtype=torch.int64)
                     state["steps"] = torch.zeros(1, dtype=torch.int64)
                 gradient = (parameter.grad * NUM_MICRO_BATCHES).round().to(torch.int64)
                 state["history"] = (state["history"] * FACTOR + gradient + 1) % MODULUS
@@ -201,6 +206,6 @@ def state_of(
     state: dict[str, tuple[list[float], list[int]]] = {}
     for name, parameter in parameters.items():
         kept = optimizer.state.get(parameter, {})
-        history = [*kept["history"].tolist(), *kept["steps"].tolist()] if kept else []
-        state[name] = parameter.detach().tolist(), history
+        history = [*kept["history"].flatten().tolist(), *kept["steps"].tolist()] if kept else []
+        state[name] = parameter.detach().flatten().tolist(), history
     return state | {name: (each.tolist(), []) for name, each in buffers.items()}

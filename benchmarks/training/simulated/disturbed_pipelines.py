@@ -19,7 +19,7 @@ END_S = 120.0
 SHARE_OF_PHASES = 0.5
 """Of the kills, those that wait for a process to be in a phase."""
 
-STEP_PHASES = ("data", "forward", "backward", "reduce", "facts", "optimizer", "meet")
+STEP_PHASES = ("data", "forward", "backward", "weights", "reduce", "facts", "optimizer", "meet")
 RECOVERY_PHASES = ("agree", "form", "move")
 FAULTS = ("kill", "kill two", "kill in a recovery", "stop", "part", "cut", "coordinator", "join", "leave")
 OF_HOSTS = ("cut", "coordinator")

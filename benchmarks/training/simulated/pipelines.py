@@ -29,6 +29,7 @@ from multiworld.training.pipeline.foresight import Foresight
 from multiworld.training.pipeline.opened import Opened
 from multiworld.training.pipeline.parts import PipelinedParts
 from multiworld.training.planning.nodes import Node
+from multiworld.training.planning.template import Schedule
 from multiworld.training.planning.templates import Templates, make_templates
 from multiworld.training.planning.uniform import uniform_profile
 from multiworld.training.recovery.membership import Membership, MembershipOptions, OverError
@@ -71,11 +72,12 @@ JOIN_S, GATHER_S = 30.0, 3.0
 
 
 @functools.cache
-def templates_for(num_nodes: int, tolerate: int) -> Templates:
+def templates_for(num_nodes: int, tolerate: int, schedule: Schedule) -> Templates:
     layer_bytes = 1 << 20
     memory_bytes = 4 * layer_bytes * -(-chain.NUM_LAYERS // SMALLEST)
     profile = uniform_profile(chain.NUM_LAYERS, layer_bytes=layer_bytes)
-    templates = make_templates(profile, Node(memory_bytes=memory_bytes), num_nodes=num_nodes, tolerate=tolerate)
+    node = Node(memory_bytes=memory_bytes)
+    templates = make_templates(profile, node, num_nodes=num_nodes, tolerate=tolerate, schedules=[schedule])
     assert templates.smallest == SMALLEST
     return templates
 
@@ -195,11 +197,11 @@ class Program:
         self.parts.holdings.put(
             {
                 "layers": list(range(chain.NUM_LAYERS)),
-                "parameters": {name: each for name, each in values.items() if name not in buffers},
+                "parameters": {name: each.view(1, -1) for name, each in values.items() if name not in buffers},
                 "buffers": {name: each for name, each in values.items() if name in buffers},
                 "optimizers": [
                     {
-                        name: {"history": torch.tensor(each[:-1]), "steps": torch.tensor(each[-1:])}
+                        name: {"history": torch.tensor([each[:-1]]), "steps": torch.tensor(each[-1:])}
                         for name, (_, each) in state.items()
                         if each
                     }
@@ -253,7 +255,8 @@ class Training:
             name="t", exact=exact, tolerate=tolerate, lease_s=LEASE_S, join_timeout_s=JOIN_S, gather_s=GATHER_S
         )
         self.num_nodes = size + NUM_MORE
-        self.templates = templates_for(self.num_nodes, tolerate)
+        schedule = Schedule.ZERO_BUBBLE if seed % 2 else Schedule.ONE_F_ONE_B
+        self.templates = templates_for(self.num_nodes, tolerate, schedule)
         self.programs: list[Program] = []
         """Of processes that live or have ended well; those that were killed are not in it."""
         self.num_started = self.num_coming = 0

@@ -286,13 +286,16 @@ class Job:
         example: Any,
         loss: Loss,
         memory_bytes: int | None = None,
+        schedule: str = "auto",
     ) -> Pipe:
         """Train this model in several pipelines: it is cut into layers, and each process trains some of them.
 
         Every rank builds the same model. ``example``: a micro-batch as the loader gives it. ``loss``: called with the
         model's output and the target: the last of a batch that is a tuple, or the batch itself; returns the mean over
         the samples. ``stages``: modules, one after the other, in place of a model that is cut. ``memory_bytes``: of
-        each process, which decides how few of them can hold the model; None: a device's own, or no limit.
+        each process, which decides how few of them can hold the model; None: a device's own, or no limit. ``schedule``:
+        "1f1b"; "zero-bubble", with which gradients of weights are computed where a process would wait otherwise; or
+        "auto", the faster one for each size of pipelines.
 
         Raises CutError for a model that cannot be cut, with the place; PlanError if there are too few processes.
         """
@@ -311,6 +314,7 @@ class Job:
             self.options,
             num_nodes=self.world_size,
             memory_bytes=memory_bytes,
+            schedule=schedule,
             is_replacement=place is not None and place.restarts > 0,
         )
         self._parts = opened.parts

@@ -92,6 +92,9 @@ class Accumulation:
         if self._recompute:
             self._statistics.begin_recompute()
 
+    def begin_weights(self) -> None:
+        self.gradients.begin_micro_batch(None)
+
     def end_backward(self, micro_batch: int) -> None:
         self._statistics.undo()
         if micro_batch in self._skipped:

@@ -15,8 +15,8 @@ class AssignedPipeline:
     LOST stands where a member was lost and others compute its part (``Assignment.reroutes``).
 
     ``num_micro_batches``: of each step. ``max_in_flight``: for each stage, how many micro-batches may be between their
-    forward and their backward. ``busy``: for each stage, the part of a step in which it computes, as predicted; empty:
-    nothing is predicted.
+    forward and the end of their backward. ``busy``: for each stage, the part of a step in which it computes, as
+    predicted; empty: nothing is predicted.
     """
 
     members: tuple[str, ...]
@@ -42,7 +42,8 @@ class LayerMove:
 class SharedOrder:
     """In which order one member computes whose pipeline shares work with others: ``stage`` of ``pipeline``.
 
-    ``operations``: ``n`` is the forward of the step's micro-batch ``n``, ``~n`` (below 0) its backward.
+    ``operations``: ``n`` is the forward of the step's micro-batch ``n``, ``~n`` (below 0) its backward. Where ``~n`` is
+    there twice, the backward is split: the second one makes the gradients of weights.
     """
 
     pipeline: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ..engine.progress import StepProgress
+from ..split_backward.put_off import PutOff
 from ..state import StateDict
 from .accumulating import Accumulation, OwnSum
 from .partial_step import PartialStep, spans_of, written
@@ -56,6 +57,13 @@ class Collected:
     def begin_backward(self, micro_batch: int) -> None:
         for each in self.accumulations:
             each.begin_backward()
+
+    def put_off(self, micro_batch: int, weights: PutOff) -> None:
+        weights.take_others(parameter for each in self.accumulations for parameter in each.gradients.parameters)
+
+    def begin_weights(self, micro_batch: int) -> None:
+        for each in self.accumulations:
+            each.begin_weights()
 
     def end_backward(self, micro_batch: int) -> None:
         for each in self.accumulations:

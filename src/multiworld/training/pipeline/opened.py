@@ -21,6 +21,7 @@ from .model import Loss
 from .parts import PipelinedParts
 from .planner import Planner
 from .remembering import Remembering
+from .schedules import may_split
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Opened:
             experience=experience,
             foresight=self.foresight,
             together=self.parts.holdings.together,
+            split_backward=may_split(self.parts.schedule, self.templates.profile),
         )
         planner.check(num_nodes)
         recoveries = Remembering(experience, recoveries, lambda now: planner.foresee(now, membership.member.id))

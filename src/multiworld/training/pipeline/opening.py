@@ -11,12 +11,13 @@ from torch import nn
 from ...model.layers import LayeredModel, layers_by_hand, layers_of
 from ..options import TrainingOptions
 from ..planning.nodes import Node
-from ..planning.templates import Templates, make_templates
+from ..planning.templates import Templates
 from ..profiles.cache import cached_profile
 from .foresight import Foresight
 from .model import Loss
 from .opened import Opened
 from .parts import PipelinedParts
+from .schedules import scheduled_templates, schedules_named
 from .statistics import changing
 
 
@@ -29,6 +30,7 @@ def open_pipeline(
     *,
     num_nodes: int,
     memory_bytes: int | None,
+    schedule: str,
     is_replacement: bool,
 ) -> Opened:
     """See ``Job.pipeline``. Raises CutError, PlanError, TypeError, ValueError for options that do not go with it.
@@ -36,6 +38,7 @@ def open_pipeline(
     ``is_replacement``: see ``templates_for``.
     """
     check_pipeline(options)
+    schedules_named(schedule)
     layers = layered(model, stages, example)
     templates = templates_for(
         layers,
@@ -44,9 +47,11 @@ def open_pipeline(
         num_nodes=num_nodes,
         tolerate=options.tolerate,
         memory_bytes=memory_bytes,
+        schedule=schedule,
         is_replacement=is_replacement,
     )
-    return Opened(PipelinedParts(layers, changing(layers, example), exact=options.exact), templates, loss, Foresight())
+    parts = PipelinedParts(layers, changing(layers, example), exact=options.exact, schedule=schedule)
+    return Opened(parts, templates, loss, Foresight())
 
 
 def check_pipeline(options: TrainingOptions) -> None:
@@ -81,6 +86,7 @@ def templates_for(
     num_nodes: int,
     tolerate: int,
     memory_bytes: int | None,
+    schedule: str = "auto",
     is_replacement: bool = False,
 ) -> Templates:
     """Measure the layers, or take what was measured before, and make templates for up to so many nodes.
@@ -90,7 +96,7 @@ def templates_for(
     """
     profile = cached_profile(model, example, loss=loss, again=not is_replacement)
     node = Node(memory_bytes=memory_bytes or device_memory(model.inputs_of(example)[0].device))
-    return make_templates(profile, node, num_nodes=num_nodes, tolerate=tolerate)
+    return scheduled_templates(profile, node, schedule, num_nodes=num_nodes, tolerate=tolerate)
 
 
 def device_memory(device: torch.device) -> int | None:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 class PipelinedParts:
     """Parameters and optimizers change with the layers that this process holds, so nothing is counted here."""
 
-    def __init__(self, model: LayeredModel, changing: frozenset[str], *, exact: bool) -> None:
-        """``changing``: names of the buffers that a forward changes."""
+    def __init__(self, model: LayeredModel, changing: frozenset[str], *, exact: bool, schedule: str = "auto") -> None:
+        """``changing``: names of the buffers that a forward changes. ``schedule``: see ``Job.pipeline``."""
         self.model, self.holdings = model, Holdings(model.layers, changing, exact=exact)
-        self._changing = changing
+        self._changing, self.schedule = changing, schedule
 
     @property
     def device(self) -> torch.device:
@@ -61,6 +61,7 @@ class PipelinedParts:
         """Return what must be equal on all ranks, by part."""
         return {
             "the model": (self.model.digest, sorted(self._changing)),
+            "the schedule": self.schedule,
             "clipping": self.holdings.max_grad_norm,
             "the optimizers": [
                 (type(each).__name__, sorted(each.defaults.items(), key=str)) for each in self.optimizers

@@ -124,7 +124,9 @@ class Pipelined:
     def _run_stage(self, step: int, role: Role) -> None:
         team, timer = self._team, self._services.timer
         place_of, work, collected = team.generation.place_of, self._collected.work, self._collected
-        run = StageRun(role, work, self._model, team.world, place_of, collected, timer, self._check_standing)
+        run = StageRun(
+            role, work, self._model, team.world, place_of, collected, timer, self._check_standing, exact=self._exact
+        )
         batches = self._loader.fetch(step, work.micro_batches if role.reads else ())
         try:
             run.run(step, batches)

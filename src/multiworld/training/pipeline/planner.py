@@ -29,7 +29,7 @@ class Planner:
     """``num_micro_batches``: of a step. Any member may propose: what it proposes is in the generation's record.
 
     ``experience``: this member's, with which it proposes. ``foresight``: makes plans for it in advance. ``together``:
-    see ``remaining_of``.
+    see ``remaining_of``. ``split_backward``: members that compute for others may put off gradients of weights.
     """
 
     def __init__(
@@ -41,10 +41,11 @@ class Planner:
         experience: Experience | None = None,
         foresight: Foresight | None = None,
         together: Sequence[Sequence[int]] = (),
+        split_backward: bool = False,
     ) -> None:
         self._templates, self._tolerate, self._num_micro_batches = templates, tolerate, num_micro_batches
         self._experience = Experience(now=time.monotonic()) if experience is None else experience
-        self._foresight, self._together = foresight, together
+        self._foresight, self._together, self._split_backward = foresight, together, split_backward
 
     def check(self, num_members: int) -> None:
         """Raises PlanError if so many members cannot form pipelines, or a step has too few micro-batches for them."""
@@ -111,6 +112,7 @@ class Planner:
             form_s=self._experience.form_s,
             hosts={each.id: each.host for each in generation.members},
             divide_layers=False,
+            split_backward=self._split_backward,
             operation_s=OPERATION_S,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,6 +13,8 @@ from torch import Tensor
 from ...world.world import World
 from ..health.timing import BACKWARD, DATA, FORWARD, WAIT, StepTimer
 from ..planning.operations import Kind
+from ..split_backward.catching import Catching
+from ..split_backward.put_off import PutOff
 from .assignment import Role
 from .boundary import Incoming, Outgoing, gradients_of, received
 from .work import Task, Work
@@ -45,7 +48,13 @@ class StageObserver(Protocol):
 
     def begin_backward(self, micro_batch: int) -> None: ...
 
-    def end_backward(self, micro_batch: int) -> None: ...
+    def put_off(self, micro_batch: int, weights: PutOff) -> None:
+        """Its backward has come so far: gradients of weights are missing. Others may come before ``begin_weights``."""
+
+    def begin_weights(self, micro_batch: int) -> None: ...
+
+    def end_backward(self, micro_batch: int) -> None:
+        """All of its gradients are there."""
 
     def lost(self, micro_batch: int, loss: float) -> None:
         """The last stage: the loss of a micro-batch that is finished."""
@@ -53,15 +62,22 @@ class StageObserver(Protocol):
 
 @dataclass
 class _InFlight:
-    """A micro-batch between its forward and its backward: ``outputs`` are what it is gone backward from."""
+    """A micro-batch between its forward and the end of its backward: ``outputs`` are what it is gone backward from.
+
+    ``weights``: if its backward is split.
+    """
 
     inputs: tuple[Tensor, ...]
+    weights: PutOff | None
     outputs: Sequence[Tensor] = ()
     loss: Tensor | None = field(default=None)
 
 
 class StageRun:
-    """``places``: by member id, its rank in ``world``. ``check``: raises if a world broke, between two operations."""
+    """``places``: by member id, its rank in ``world``. ``check``: raises if a world broke, between two operations.
+
+    ``exact``: a split backward gives the same bits as a whole one.
+    """
 
     def __init__(
         self,
@@ -73,6 +89,8 @@ class StageRun:
         observer: StageObserver,
         timer: StepTimer,
         check: Callable[[], None],
+        *,
+        exact: bool = False,
     ) -> None:
         self._role, self._work, self._model, self._observer = role, work, model, observer
         self._timer, self._check = timer, check
@@ -84,6 +102,7 @@ class StageRun:
             for kind, member in dict.fromkeys((each.kind, each.destination) for each in work.tasks if each.destination)
         }
         self._in_flight: dict[int, _InFlight] = {}
+        self._split, self._exact = work.split, exact
 
     def run(self, step: int, batches: Iterator[tuple[int, Any]]) -> None:
         """Do all of a step. ``batches``: of the micro-batches in the order of their forwards. Raises world errors."""
@@ -91,8 +110,10 @@ class StageRun:
             self._check()
             if task.kind is Kind.FORWARD:
                 self._forward(step, task, batches)
-            else:
+            elif task.kind is Kind.BACKWARD:
                 self._backward(task)
+            else:
+                self._weights(task)
         self._timer.enter(WAIT)
         for outgoing in self._outgoing.values():
             outgoing.wait()
@@ -109,8 +130,10 @@ class StageRun:
             inputs = received(self._taken(task), self._model.needs_gradient(self._role.first))
         self._timer.enter(FORWARD)
         self._observer.begin_forward(number)
-        output = self._model.forward(self._role, step, number, inputs)
-        present = self._in_flight[number] = _InFlight(inputs)
+        weights = PutOff(exact=self._exact) if number in self._split else None
+        present = self._in_flight[number] = _InFlight(inputs, weights)
+        with nullcontext() if weights is None else Catching(weights):
+            output = self._model.forward(self._role, step, number, inputs)
         if not task.destination:
             present.loss = self._model.loss(output, batch)
             self._observer.end_forward(number)
@@ -121,7 +144,7 @@ class StageRun:
             present.outputs = [each for each, wanted in zip(output, needed, strict=True) if wanted]
 
     def _backward(self, task: Task) -> None:
-        present = self._in_flight.pop(task.micro_batch)
+        present = self._in_flight[task.micro_batch]
         gradients = self._taken(task) if task.source else []
         self._timer.enter(BACKWARD)
         self._observer.begin_backward(task.micro_batch)
@@ -136,9 +159,25 @@ class StageRun:
             torch.autograd.backward([each for each, _ in pairs], [each for _, each in pairs])
         if task.destination:
             self._outgoing[task.kind, task.destination].put(gradients_of(present.inputs))
-        self._observer.end_backward(task.micro_batch)
-        if present.loss is not None:  # last: where sending fails, neither the gradients nor the loss counts
-            self._observer.lost(task.micro_batch, float(present.loss.detach()))
+        if present.weights is None:
+            self._end_backward(task.micro_batch)
+        else:
+            present.inputs, present.outputs = (), ()
+            self._observer.put_off(task.micro_batch, present.weights)
+
+    def _weights(self, task: Task) -> None:
+        weights = self._in_flight[task.micro_batch].weights
+        assert weights is not None, "a backward with a weight operation behind it is split"
+        self._timer.enter(BACKWARD)
+        self._observer.begin_weights(task.micro_batch)
+        weights.compute()
+        self._end_backward(task.micro_batch)
+
+    def _end_backward(self, micro_batch: int) -> None:
+        loss = self._in_flight.pop(micro_batch).loss
+        self._observer.end_backward(micro_batch)
+        if loss is not None:  # last: where sending fails, neither the gradients nor the loss counts
+            self._observer.lost(micro_batch, float(loss.detach()))
 
     def _taken(self, task: Task) -> list[Tensor]:
         self._timer.enter(WAIT)

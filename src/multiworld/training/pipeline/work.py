@@ -16,7 +16,7 @@ Place = tuple[int, int]  # pipeline, stage
 
 
 class Task(NamedTuple):
-    """A member's forward or backward of a micro-batch.
+    """A member's forward or backward of a micro-batch, or the gradients of weights that a split backward puts off.
 
     ``source``: the member whose output it needs; empty: it needs none. ``destination``: whom its output goes to.
     """
@@ -49,6 +49,11 @@ class Work:
     def micro_batches(self) -> tuple[int, ...]:
         """In the order of their forwards."""
         return tuple(each.micro_batch for each in self.tasks if each.kind is Kind.FORWARD)
+
+    @property
+    def split(self) -> frozenset[int]:
+        """The micro-batches whose backward is split."""
+        return frozenset(each.micro_batch for each in self.tasks if each.kind is Kind.WEIGHT)
 
 
 class _Operation(NamedTuple):
@@ -111,6 +116,9 @@ class StepWork:
         tasks: list[Task] = []
         sources: dict[tuple[Kind, Place], None] = {}
         for kind, pipeline, turn in self._order(place):
+            if kind is Kind.WEIGHT:
+                tasks.append(Task(kind, self._dealt[pipeline][turn], "", ""))
+                continue
             step = 1 if kind is Kind.FORWARD else -1
             before, after = (
                 self._place(pipeline, stage, turn) if 0 <= stage <= last else None
@@ -146,10 +154,14 @@ class StepWork:
             for kind, _, turn in order:
                 yield _Operation(kind, pipeline, turn)
             return
+        gone_back = set[int]()
         for each in operations:
             of, turn = self._turns[each if each >= 0 else ~each]
+            kind = Kind.FORWARD if each >= 0 else Kind.WEIGHT if each in gone_back else Kind.BACKWARD
+            if kind is Kind.BACKWARD:
+                gone_back.add(each)
             if turn < len(self._dealt[of]):
-                yield _Operation(Kind.FORWARD if each >= 0 else Kind.BACKWARD, of, turn)
+                yield _Operation(kind, of, turn)
 
 
 def _usual(assignment: Assignment) -> list[tuple[int, ...]]:

@@ -13,7 +13,8 @@ class LayerCost:
     ``weight_backward_s``: the part of ``backward_s`` that makes the gradients of weights, which a schedule with a split
     backward may put off. ``state_bytes``: parameters, gradients and the optimizer's state, held all the time.
     ``move_bytes``: what another node needs to go on with this layer: parameters and the optimizer's state.
-    ``activation_bytes``: held from a micro-batch's forward to its backward. ``output_bytes``: sent to the next layer.
+    ``activation_bytes``: held from a micro-batch's forward to its backward. ``put_off_bytes``: held from then to the
+    gradients of weights, if a backward is split. ``output_bytes``: sent to the next layer.
     """
 
     name: str
@@ -23,6 +24,7 @@ class LayerCost:
     state_bytes: int = 0
     move_bytes: int = 0
     activation_bytes: int = 0
+    put_off_bytes: int = 0
     output_bytes: int = 0
 
     @property
@@ -73,6 +75,18 @@ class Profile:
     def shortest(self, other: Profile) -> Profile:
         """Return this profile with the shorter times of both, of the layers on one device."""
         return replace(self, layers=tuple(a.shortest(b) for a, b in zip(self.layers, other.layers, strict=True)))
+
+    @property
+    def split(self) -> Profile:
+        """This profile with the activations of a split backward: a micro-batch holds the most of both until it ends."""
+
+        def held(layers: tuple[LayerCost, ...]) -> tuple[LayerCost, ...]:
+            return tuple(
+                replace(each, activation_bytes=max(each.activation_bytes, each.put_off_bytes)) for each in layers
+            )
+
+        sharded = {devices: held(layers) for devices, layers in self.sharded.items()}
+        return replace(self, layers=held(self.layers), sharded=sharded)
 
     def on(self, devices: int) -> tuple[LayerCost, ...]:
         """Return the layers on so many devices of one node. Raises KeyError if that was not measured."""

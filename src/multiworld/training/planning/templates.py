@@ -82,6 +82,15 @@ def _enough(profile: Profile, nodes: Sequence[Node]) -> int:
     return profile.num_layers
 
 
+def faster(usual: Templates, other: Templates, *, least_gain: float) -> Templates:
+    """Return the usual templates, but ``other``'s of those sizes whose steps take less by this part at least."""
+    made = {each.num_nodes: each for each in usual}
+    for each in other:
+        if each.num_nodes in made and each.iteration_s <= (1 - least_gain) * made[each.num_nodes].iteration_s:
+            made[each.num_nodes] = each
+    return Templates(usual.profile, usual.node, made, tolerate=usual.tolerate, num_nodes=usual.num_nodes)
+
+
 def largest_size(smallest: int, num_nodes: int, tolerate: int) -> int:
     """Return the largest pipeline beside ``tolerate`` smallest ones, or that with which any count can be reached."""
     return max(num_nodes - tolerate * smallest, 2 * smallest - 1)

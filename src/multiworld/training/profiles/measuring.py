@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from ...model.layers import LayeredModel, ModelLayer
 from ...model.layers.trial import left_as_it_was
 from ...model.structure import taken_apart
 from ..planning.profile import LayerCost, Profile
+from ..split_backward.catching import Catching
+from ..split_backward.put_off import PutOff
 from .saved_memory import saved_bytes_counted
 from .stopwatch import Shortest, Stopwatch
 
@@ -105,41 +108,45 @@ class _LayerTrial:
         self._trained = [value for value in layer.parameters.values() if value.requires_grad]
         self._gradients: list[torch.Tensor] = []
         self._devices = {value.device for value in (*self._given, *self._trained) if value.device.type != "cpu"}
-        self._activation_bytes = 0
-        self._shortest = Shortest(3)
-        """Of a forward, of a backward, and of a backward for the inputs alone."""
+        self._activation_bytes = self._put_off_bytes = 0
+        self._shortest = Shortest(4)
+        """Of a forward, of a backward, of both if the backward is split, but for its last part, and of that part."""
 
     @property
     def runs_in_vain(self) -> int:
         return self._shortest.in_vain
 
     def begin(self) -> None:
-        """Count what a forward holds, and run once without a clock: the first run sets up memory and threads."""
+        """Count what is held, and run once without a clock: the first run sets up memory and threads."""
         with saved_bytes_counted((*self._layer.parameters.values(), *self._layer.buffers.values())) as saved_bytes:
             self._forward()
             self._activation_bytes = saved_bytes()
-        self._backward(self._forward())
+        put_off = PutOff()
+        with Catching(put_off):
+            roots = self._forward()
+        self._backward(roots)
+        self._put_off_bytes = put_off.size_bytes
 
     def run(self) -> None:
-        forward_s, backward_s = self._timed(weights=True)
-        again_s, inputs_s = self._timed(weights=False)
-        self._shortest.take((min(forward_s, again_s), backward_s, inputs_s))
+        forward_s, backward_s, _ = self._timed(split=False)
+        again_s, inputs_s, weights_s = self._timed(split=True)
+        self._shortest.take((min(forward_s, again_s), backward_s, again_s + inputs_s, weights_s))
 
     def cost(self, optimizer_states: int) -> LayerCost:
         layer = self._layer
-        forward_s, backward_s, inputs_s = self._shortest.times_s
-        if not any(value.requires_grad for value in self._given):
-            inputs_s = 0.0
+        forward_s, backward_s, until_weights_s, weights_s = self._shortest.times_s
+        saved_s = max(forward_s + backward_s - until_weights_s, 0.0)  # what a split costs is not put off
         weights = _size_bytes(layer.parameters.values())
         trained, buffers = _size_bytes(self._trained), _size_bytes(layer.buffers.values())
         return LayerCost(
             name=layer.name,
             forward_s=forward_s,
             backward_s=backward_s,
-            weight_backward_s=min(max(backward_s - inputs_s, 0.0), backward_s) if self._trained else 0.0,
+            weight_backward_s=min(saved_s, weights_s, backward_s),
             state_bytes=weights + trained * (1 + optimizer_states) + buffers,
             move_bytes=weights + trained * optimizer_states + buffers,
             activation_bytes=self._activation_bytes,
+            put_off_bytes=self._put_off_bytes,
             output_bytes=sum(each.size_bytes for each in layer.outputs or ()),
         )
 
@@ -154,18 +161,26 @@ class _LayerTrial:
             for value, crossing in zip(made, self._layer.outputs, strict=True)
         ]
 
-    def _timed(self, *, weights: bool) -> tuple[float, float]:
+    def _timed(self, *, split: bool) -> tuple[float, float, float]:
+        """Return the times of a forward, and of a backward or its two parts."""
+        put_off = PutOff()
         self._synchronize()
         begun = self._watch.now()
-        roots = self._forward()
+        with Catching(put_off) if split else nullcontext():
+            roots = self._forward()
         self._synchronize()
         between = self._watch.now()
-        self._backward(roots, weights=weights)
+        self._backward(roots)
         self._synchronize()
-        return between.since(begun), self._watch.now().since(between)
+        behind = self._watch.now()
+        if put_off.is_empty:
+            return between.since(begun), behind.since(between), 0.0
+        put_off.compute()
+        self._synchronize()
+        return between.since(begun), behind.since(between), self._watch.now().since(behind)
 
     def _forward(self) -> list[torch.Tensor]:
-        for value in self._given:
+        for value in (*self._given, *self._trained):
             value.grad = None
         with torch.enable_grad():
             made = self._layer.module(*self._given)
@@ -174,10 +189,10 @@ class _LayerTrial:
             return [value for value, each in zip(made, self._layer.outputs, strict=True) if each.needs_grad]
         return [value for value in taken_apart(made)[0] if value.requires_grad]
 
-    def _backward(self, roots: list[torch.Tensor], *, weights: bool = True) -> None:
-        wanted = [value for value in self._given if value.requires_grad] + (self._trained if weights else [])
-        if roots and wanted:
-            torch.autograd.backward(roots, self._ones(roots), inputs=wanted)
+    def _backward(self, roots: list[torch.Tensor]) -> None:
+        roots = [each for each in roots if each.requires_grad]
+        if roots:
+            torch.autograd.backward(roots, self._ones(roots))
 
     def _ones(self, roots: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return gradients of the outputs. They are made once: in a training, the next layer makes them."""

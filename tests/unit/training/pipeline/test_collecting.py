@@ -12,8 +12,9 @@ from multiworld.training.engine.progress import StepProgress
 from multiworld.training.pipeline.accumulating import Accumulation
 from multiworld.training.pipeline.collecting import Collected, packed, unpacked
 from multiworld.training.pipeline.owners import Owned
-from multiworld.training.pipeline.partial_step import LayerSums, Span
+from multiworld.training.pipeline.partial_step import LayerSums, Span, numbers_of
 from multiworld.training.pipeline.work import Work
+from multiworld.training.split_backward.put_off import PutOff
 
 NUM_MICRO_BATCHES = 7
 
@@ -56,8 +57,8 @@ class Member:
         by_layer: dict[int, Collection[int]] = {2: present, 3: present}
         self.collected = Collected(5, [self.accumulation], by_layer, StepProgress(), work, is_last=True)
 
-    def compute(self, numbers: Collection[int], num_ahead: int = 0) -> None:
-        """Compute these, and the forwards of so many more."""
+    def compute(self, numbers: Collection[int], num_ahead: int = 0, *, split: bool = False) -> None:
+        """Compute these, and the forwards of so many more. ``split``: first all backwards, then what they put off."""
         in_flight: list[tuple[int, Tensor]] = []
         more = range(max(numbers, default=-1) + 1, NUM_MICRO_BATCHES)[:num_ahead]
         for number in (*numbers, *more):
@@ -65,9 +66,20 @@ class Member:
             loss = self.layer(torch.full((5,), 0.1 * (number + 1))).sum()
             self.collected.end_forward(number)
             in_flight.append((number, loss))
+        put_off: list[PutOff] = []
         for number, loss in in_flight[: len(numbers)]:
             self.collected.begin_backward(number)
             loss.backward()  # type: ignore[no-untyped-call]
+            if split:
+                put_off.append(PutOff())
+                self.collected.put_off(number, put_off[-1])
+                continue
+            self.collected.end_backward(number)
+            self.collected.lost(number, float(loss.detach()))
+        for (number, loss), weights in zip(in_flight, put_off, strict=False):
+            assert all(number not in numbers_of(each.micro_batches) for each in self.collected.partial_step().sums)
+            self.collected.begin_weights(number)
+            weights.compute()
             self.collected.end_backward(number)
             self.collected.lost(number, float(loss.detach()))
 
@@ -107,6 +119,14 @@ def test_one_that_gets_sums_ends_with_what_one_has_that_computed_all(exact: bool
         assert found[0] == pytest.approx(expected[0], rel=1e-6)
         assert found[1] == pytest.approx(expected[1], rel=1e-6)
         assert found[2] == expected[2]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_gradients_that_come_after_other_backwards_are_in_the_same_sums(exact: bool) -> None:
+    whole, split = Member(exact=exact), Member(exact=exact)
+    whole.compute(range(NUM_MICRO_BATCHES))
+    split.compute(range(NUM_MICRO_BATCHES), split=True)
+    assert split.result() == whole.result()
 
 
 def test_what_is_in_flight_is_begun_and_in_no_sum() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from multiworld.training.pipeline.assignment import AssignedPipeline, Assignment, SharedOrder
 from multiworld.training.pipeline.work import Arrivals, StepWork, Task, Work
 from multiworld.training.planning.operations import Kind
 from multiworld.training.planning.plan import LOST, Reroute
+from multiworld.training.planning.template import Schedule
 
 TWO = Assignment(
     num_layers=6,
@@ -88,3 +91,43 @@ def test_a_step_may_have_fewer_micro_batches_dealt_otherwise() -> None:
 def test_pipelines_that_share_work_cannot_have_more_than_in_every_step() -> None:
     with pytest.raises(ValueError, match="pipeline 0 has 2 micro-batches: expected at most 1"):
         StepWork(REROUTED, [(0, 1), ()])
+
+
+W = Kind.WEIGHT
+SPLIT = Assignment(
+    num_layers=4,
+    pipelines=(
+        AssignedPipeline(
+            members=("a", "b"),
+            starts=(0, 2),
+            num_micro_batches=2,
+            max_in_flight=(2, 2),
+            schedule=Schedule.ZERO_BUBBLE,
+        ),
+    ),
+)
+
+
+def test_a_split_backward_sends_what_it_has_before_the_gradients_of_weights() -> None:
+    work = StepWork(SPLIT).of("b")
+    assert work.tasks == (
+        Task(F, 0, "a", ""),
+        Task(B, 0, "", "a"),
+        Task(F, 1, "a", ""),
+        Task(B, 1, "", "a"),
+        Task(W, 0, "", ""),
+        Task(W, 1, "", ""),
+    )
+    assert work.split == {0, 1}
+    assert StepWork(TWO).of("a").split == frozenset()
+    assert StepWork(SPLIT).of("a").arrivals == (Arrivals(B, "b", (0, 1)),)
+
+
+def test_a_backward_that_is_there_twice_in_an_order_is_split() -> None:
+    order = SharedOrder(pipeline=1, stage=1, operations=(1, ~1, 0, ~1, 2, ~2, ~0, ~0))
+    work = StepWork(replace(REROUTED, orders=(*REROUTED.orders[:2], order))).of("d")
+    assert [(each.kind, each.micro_batch) for each in work.tasks] == [
+        *((F, 1), (B, 1), (F, 0), (W, 1)),
+        *((F, 2), (B, 2), (B, 0), (W, 0)),
+    ]
+    assert work.split == {0, 1}

@@ -11,7 +11,7 @@ from multiworld.training.planning.nodes import Node
 from multiworld.training.planning.profile import LayerCost, Profile
 from multiworld.training.planning.search.making import best_templates
 from multiworld.training.planning.template import Schedule, Template
-from multiworld.training.planning.templates import make_template, make_templates
+from multiworld.training.planning.templates import faster, make_template, make_templates
 from multiworld.training.planning.timing import Timing
 
 ALL = tuple(Schedule)
@@ -43,6 +43,14 @@ def with_sharded(speedup: float) -> Profile:
         for each in whole.layers
     )
     return replace(whole, sharded={2: half})
+
+
+def test_another_schedule_is_taken_for_the_sizes_where_it_saves_enough() -> None:
+    usual, split = (make_templates(profile(), Node(), num_nodes=4, schedules=[each]) for each in ALL[::2])
+    assert [each.schedule for each in faster(usual, split, least_gain=0.0)][1:] == [Schedule.ZERO_BUBBLE] * 3
+    least_gain = 1 - split.template(2).iteration_s / usual.template(2).iteration_s + 1e-9
+    some = [each.schedule for each in faster(usual, split, least_gain=least_gain)]
+    assert some[1:] == [Schedule.ONE_F_ONE_B, Schedule.ZERO_BUBBLE, Schedule.ZERO_BUBBLE]
 
 
 def sizes(template: Template) -> list[int]:

@@ -35,6 +35,8 @@ def test_bytes_are_those_of_weights_states_and_saved_tensors() -> None:
     assert first.activation_bytes == ROWS * 16 * 4  # the input
     assert second.activation_bytes == ROWS * (16 + 512) * 4  # the input, and what ReLU returned
     assert third.activation_bytes == ROWS * 512 * 4
+    assert first.put_off_bytes == ROWS * (16 + 16) * 4  # the input, and the gradient of the output
+    assert second.put_off_bytes == ROWS * (16 + 512) * 4
 
 
 def test_another_optimizer_has_other_states() -> None:
@@ -75,7 +77,21 @@ def test_times_grow_with_the_work() -> None:
     assert layers[1].backward_s > layers[2].backward_s
     for layer in layers:
         assert 0.0 <= layer.weight_backward_s <= layer.backward_s
-    assert layers[0].weight_backward_s == pytest.approx(layers[0].backward_s)  # its input needs no gradient
+
+
+def test_what_a_split_backward_puts_off_is_the_weights() -> None:
+    parts = [nn.Linear(16, 16), nn.Linear(16, 16)]
+    parts[1].weight.register_hook(lambda _: time.sleep(0.02))  # type: ignore[no-untyped-call]
+    first, second = measure_layers(layers_by_hand(parts, batch()), batch()).layers
+    assert second.backward_s >= second.weight_backward_s > 0.01
+    assert first.weight_backward_s < 0.01
+
+
+def test_what_a_split_backward_cannot_put_off_is_not_the_weights() -> None:
+    parts = [nn.Linear(16, 16), nn.Sequential(nn.Unflatten(1, (4, 4)), nn.Conv1d(4, 8, 3), nn.LayerNorm(2))]
+    layer = measure_layers(layers_by_hand(parts, batch()), batch()).layers[1]
+    assert layer.backward_s > 0.0
+    assert layer.weight_backward_s == 0.0
 
 
 def test_the_loss_counts_as_the_last_layers() -> None:

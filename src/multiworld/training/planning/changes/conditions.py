@@ -24,9 +24,10 @@ class Conditions:
     ``expected_s``: the time until the next change. ``bytes_per_s``: of one member's link, each way. ``form_s``: what
     every change takes until members can compute again, besides moves. ``redo_s``: of the step that was lost.
     ``exchange_s``: of gradients among pipelines. ``hosts``: of members, as far as they are known. ``divide_layers``:
-    a layer may come from several members in parts. ``split_backward``: rerouted work may put off gradients of weights.
-    ``allowed``: the policies that may be chosen. ``operation_s``: what it takes to simulate one operation of rerouted
-    pipelines, if the members have to wait for the plan; 0: it is made in advance.
+    a layer may come from several members in parts. ``split_backward``: rerouted work may put off gradients of weights,
+    but where activations are computed again. ``allowed``: the policies that may be chosen. ``operation_s``: what it
+    takes to simulate one operation of rerouted pipelines, if the members have to wait for the plan; 0: it is made in
+    advance.
     """
 
     tolerate: int

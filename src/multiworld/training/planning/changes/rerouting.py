@@ -176,38 +176,44 @@ def _steps(
         if not of_group:
             continue
         timing = Timing.of(templates.profile, [templates.node] * template.num_nodes, template)
+        is_split = (split_backward and not template.recompute) or template.schedule is Schedule.ZERO_BUBBLE
         steps.append(
             SharedStep(
                 timing=timing,
                 counts={index: pipelines[index].num_micro_batches for index in group},
                 peers=of_group,
-                limits=_limits(template, group, of_group, templates),
-                split_backward=split_backward or template.schedule is Schedule.ZERO_BUBBLE,
+                limits=_limits(template, group, of_group, templates, is_split=is_split),
+                split_backward=is_split,
             )
         )
     return steps
 
 
 def _limits(
-    template: Template, group: Sequence[int], peers: Mapping[Place, Sequence[int]], templates: TemplateSet
+    template: Template,
+    group: Sequence[int],
+    peers: Mapping[Place, Sequence[int]],
+    templates: TemplateSet,
+    *,
+    is_split: bool,
 ) -> dict[tuple[int, int], int]:
     """Return how many micro-batches each stage may hold. A peer holds those of others, too, if they fit."""
     limits = {}
     for stage, each in enumerate(template.stages):
         own = template.max_in_flight[stage]
-        room = _room(template, stage, templates)
+        room = _room(template, stage, templates, is_split=is_split)
         for pipeline in group:
             others = sum(1 for (_, node), given in peers.items() if node == each.node and pipeline in given)
-            limits[pipeline, stage] = max(own, min(own * (1 + others), room))
+            limits[pipeline, stage] = min(own * (1 + others), room if is_split else max(own, room))
     return limits
 
 
-def _room(template: Template, stage: int, templates: TemplateSet) -> int:
+def _room(template: Template, stage: int, templates: TemplateSet, *, is_split: bool) -> int:
     """Return how many micro-batches a stage's device could hold."""
     each, most = template.stages[stage], 2**16
     if templates.node.memory_bytes is None:
         return most
-    segments = Segments.of(templates.profile, each.devices)
+    segments = Segments.of(templates.profile.split if is_split else templates.profile, each.devices)
     first, end = np.array([each.first]), np.array([each.end])
     one, two = (
         float(segments.needed_bytes(first, end, np.array([count]), recompute=template.recompute)[0]) for count in (1, 2)

@@ -56,8 +56,8 @@ class SharedStep:
 
     @property
     def num_operations(self) -> int:
-        """How many are simulated, without a split backward."""
-        return 2 * self.timing.template.num_stages * sum(self.counts.values())
+        """How many are simulated."""
+        return (3 if self.split_backward else 2) * self.timing.template.num_stages * sum(self.counts.values())
 
     def least_s(self) -> float:
         """Return what a step takes at least: that of the busiest place, with what comes before and behind it."""
