@@ -25,6 +25,7 @@ from .saves import killed_saves
 from .scheduled import schedules, simulated
 from .scheduled_pipelines import simulated_kills
 from .sides import OURS_PIPELINES
+from .split_backward import zero_bubble
 
 LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "overhead": ("steps while nothing fails, beside plain DDP", lambda o: overhead(o.alternations, o.steps)),
@@ -78,6 +79,10 @@ LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "pipe-measured": (
         "pipelines: what templates say of a step, against what it takes here",
         lambda o: measured(o.alternations, o.steps),
+    ),
+    "pipe-zero-bubble": (
+        "pipelines: a step with a split backward, beside 1F1B",
+        lambda o: zero_bubble(o.alternations),
     ),
     "pipe-join": ("pipelines: a process joins four", lambda o: joins(o.alternations)),
     "pipe-schedules": (

@@ -53,18 +53,22 @@ class Targeted(Dataset[tuple[Tensor, Targets]]):
 class Paced(nn.Module):
     """A layer that waits in each micro-batch, a third of ``pace_s`` in its forward and the rest in its backward.
 
-    So more processes than processors are as fast as so many machines.
+    So more processes than processors are as fast as so many machines. ``weight``: the last third is waited where the
+    gradient of this parameter is made.
     """
 
-    def __init__(self, layer: nn.Module, pace_s: float) -> None:
+    def __init__(self, layer: nn.Module, pace_s: float, weight: Tensor | None = None) -> None:
         super().__init__()
-        self.layer, self._pace_s = layer, pace_s
+        self.layer, self._third_s, self._backward_s = layer, pace_s / 3, pace_s * 2 / 3
+        if weight is not None:
+            self._backward_s = self._third_s
+            weight.register_hook(lambda _: time.sleep(self._third_s))  # type: ignore[no-untyped-call]
 
     def forward(self, values: Tensor) -> Tensor:
-        time.sleep(self._pace_s / 3)
+        time.sleep(self._third_s)
         output: Tensor = self.layer(values)
         if output.requires_grad:
-            output.register_hook(lambda _: time.sleep(self._pace_s * 2 / 3))  # type: ignore[no-untyped-call]
+            output.register_hook(lambda _: time.sleep(self._backward_s))  # type: ignore[no-untyped-call]
         return output
 
 
@@ -73,6 +77,8 @@ def main() -> None:
     parser.add_argument("--exact", action="store_true")
     parser.add_argument("--count-resources", action="store_true")
     parser.add_argument("--pace-s", type=float, default=0.0, help="of each layer and micro-batch")
+    parser.add_argument("--pace-weights", action="store_true", help="half of the backward's wait is the weights'")
+    parser.add_argument("--schedule", default="auto")
     parser.add_argument("--room", type=float, default=TIGHT, help="a node's memory, in states of the whole model")
     worker = Worker(parser, int(os.environ["RANK"]))
     options, task = worker.options, worker.task
@@ -81,12 +87,15 @@ def main() -> None:
     around(OwnersWorlds, "form", before=lambda *_: worker.orders.reach("owners"))
     present = _watch_samples(worker)
     job = training.join("bench", tolerate=1, exact=options.exact, seed=0, progress=False)
-    chain = [Paced(each, options.pace_s) if options.pace_s else each for each in task.chain(dropout=options.dropout)]
+    chain = task.chain(dropout=options.dropout)
+    if options.pace_s:
+        chain = [Paced(each, options.pace_s, _weight_of(each) if options.pace_weights else None) for each in chain]
     data = Targeted(task.dataset())
     pipe = job.pipeline(
         stages=chain,
         example=default_collate([data[index] for index in range(options.micro_batch)]),
         loss=lambda output, targets: _loss(worker, job, present[0], output, targets),
+        schedule=options.schedule,
         memory_bytes=int(options.room * STATES * sum(each.nbytes for layer in chain for each in layer.parameters())),
     )
     if pipe.templates.smallest != MIN_STAGES:
@@ -111,6 +120,12 @@ def main() -> None:
     worker.journal.write("ended", layers=digests, predicted_s=_predicted_s(pipe))
     if options.room > 1 and _recomputes(pipe):
         raise ValueError(f"with --room {options.room} nothing was to be computed twice")
+
+
+def _weight_of(layer: nn.Module) -> Tensor:
+    """Return that of the layer's last product, or its first parameter if it has no product."""
+    products = [each.weight for each in layer.modules() if isinstance(each, nn.Linear)]
+    return products[-1] if products else next(layer.parameters())
 
 
 def _watch_samples(worker: Worker) -> list[int]:
