@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from multiworld.testing import scaled
+from multiworld.training.pipeline.growing import PREFETCH
 from tests import warm_programs
 
 from .training_pipeline_program import GLOBAL_BATCH, MAX_NORM, MICRO_BATCH, Options, dataset, loss_of, stages
@@ -34,6 +35,7 @@ class Committed:
     layers: tuple[int, ...]
     lr: float
     num_reroutes: int
+    policy: str
     forwards: tuple[int, ...] = ()
     """The micro-batches of its forwards, in all tries of the step."""
     num_put_off: int = 0
@@ -59,7 +61,9 @@ def read(folder: Path) -> dict[int, list[Committed]]:
                 continue
             rank = int(path.name.partition("-")[0])
             lr, reroutes, forwards = said["lr"][0], said["reroutes"], tuple(said["forwards"])
-            one = Committed(rank, said["loss"], tuple(said["layers"]), lr, reroutes, forwards, said["put_off"])
+            one = Committed(
+                rank, said["loss"], tuple(said["layers"]), lr, reroutes, said["policy"], forwards, said["put_off"]
+            )
             seen.setdefault(said["step"], []).append(one)
     return dict(sorted(seen.items()))
 
@@ -185,6 +189,36 @@ def test_a_newcomer_gets_the_place_that_peers_have_computed_for(tmp_path: Path, 
     assert {one.num_reroutes for one in rerouted} == {1}
     assert {one.num_reroutes for one in last} == {0}
     assert {one.rank: one.layers for one in last} == {one.rank: one.layers for one in first}
+
+
+@pytest.mark.parametrize("options", [Options(), GPT], ids=["chain", "tied"])
+def test_a_newcomer_gets_layers_beside_the_steps(tmp_path: Path, options: Options) -> None:
+    expected = losses(train(tmp_path / "undisturbed", options))
+    options = replace(options, kills=((3, 2, "backward"),), waits_for_newcomer_in=4, moves_are_large=True)
+    seen = train(tmp_path / "killed", options)
+    assert losses(seen) == expected
+    meanwhile = [each for each in seen.values() if {one.policy for one in each} == {PREFETCH}]
+    assert len(meanwhile) > 1  # one source sends one layer in a step
+    assert [len({one.rank for one in each if one.layers}) for each in meanwhile] == [3] * len(meanwhile)
+    assert len({one.rank for one in seen[TOTAL - 1] if one.layers}) == 4
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_loss_while_a_newcomer_gets_layers_is_survived(tmp_path: Path, expected: Sequence[float], rank: int) -> None:
+    kills = ((3, 2, "backward"), (rank, 0, "prefetch"))
+    options = Options(kills=kills, waits_for_newcomer_in=4, moves_are_large=True, waits_for=TOTAL)
+    seen = train(tmp_path / "killed", options, num_processes=6)
+    assert losses(seen) == list(expected)
+    assert PREFETCH in {one.policy for each in seen.values() for one in each}
+    assert len([path for path in (tmp_path / "killed").iterdir() if path.name.startswith(f"{rank}-")]) == 2
+
+
+def test_a_training_ends_while_a_newcomer_gets_layers(tmp_path: Path, expected: Sequence[float]) -> None:
+    options = Options(kills=((3, TOTAL - 4, "backward"),), waits_for_newcomer_in=TOTAL - 3, moves_are_large=True)
+    seen = train(tmp_path / "run", options)
+    assert losses(seen) == list(expected)
+    assert {one.policy for one in seen[TOTAL - 1]} == {PREFETCH}
+    assert len(seen[TOTAL - 1]) == 4
 
 
 def test_sums_over_peers_are_right_without_exact(tmp_path: Path) -> None:

@@ -22,12 +22,13 @@ from torch.utils.data import TensorDataset
 
 from multiworld import training
 from multiworld.training.engine.step import Step
-from multiworld.training.pipeline import opening
+from multiworld.training.pipeline import growing, opening, planner
 from multiworld.training.pipeline.accumulating import Accumulation
 from multiworld.training.pipeline.collecting import Collected
 from multiworld.training.pipeline.experience import Experience
 from multiworld.training.pipeline.pipe import Pipe
 from multiworld.training.pipeline.pipelined import Pipelined
+from multiworld.training.pipeline.prefetching import Prefetching
 from multiworld.training.pipeline.preparing import Preparing
 from multiworld.training.pipeline.stage import StageRun
 from multiworld.training.planning.profile import Profile
@@ -42,7 +43,8 @@ WAIT_S = 0.02
 class Options:
     """``kills``: (rank, step, moment); a moment is "forward", "backward", "last" (the last backward, once the other
     pipelines have finished theirs), "weights" (between both parts of a split backward), "redo" (a backward in a step
-    that was begun before a loss), "reduced", "committed" or "move".
+    that was begun before a loss), "reduced", "committed", "move" or "prefetch" (the first step that counts while layers
+    come in advance).
 
     ``layers_of_a_process``: how many fit into the memory of one. ``leaves``: (rank, step) after which it leaves.
     ``model``: "chain" of stages by hand, or "gpt", which is cut, with tied weights. ``checkpoint``: a folder.
@@ -68,6 +70,8 @@ class Options:
 
     So all pipelines have two stages, if there is an even number of processes.
     """
+    moves_are_large: bool = False
+    """Newcomers get layers beside the steps, one from each source in a step."""
 
 
 class Block(nn.Module):
@@ -172,6 +176,8 @@ def kill_when(moment: str, wanted: int, state: training.Job, finished: Finished)
         replace(Pipelined, "_own_facts", end, state)
     elif moment == "move":
         replace(Preparing, "_take", end, state)
+    elif moment == "prefetch":
+        replace(Prefetching, "step_counts", lambda step, *given: end(wanted), state)
 
 
 class Finished:
@@ -228,7 +234,8 @@ def wait_for_newcomer(job: training.Job) -> None:
     membership = job._membership
     assert membership.generation is not None
     is_first = membership.generation.members[0].id == membership.member.id
-    while is_first and not membership.newcomers:
+    has_come = len(membership.generation.members) == int(os.environ["WORLD_SIZE"])
+    while is_first and not has_come and not membership.newcomers:
         membership.look_for_newcomers()
         time.sleep(WAIT_S)
 
@@ -257,10 +264,17 @@ def make_moves_dear() -> None:
     vars(opening)["cached_profile"] = even_profile
 
 
+def make_moves_large() -> None:
+    vars(planner)["SMALL_BYTES"] = 0
+    vars(growing)["SHARE"] = 0.0
+
+
 def main(folder: Path, options: Options) -> None:
     torch.set_num_threads(1)
     if options.moves_are_dear:
         make_moves_dear()
+    if options.moves_are_large:
+        make_moves_large()
     rank = int(os.environ["RANK"])
     checkpoint = training.Checkpoint(options.checkpoint, every_steps=3) if options.checkpoint else None
     job = training.join("pipelined", tolerate=1, exact=options.exact, checkpoint=checkpoint)
@@ -295,6 +309,7 @@ def main(folder: Path, options: Options) -> None:
                     "loss": step.values["loss"],
                     "layers": pipe.layers,
                     "reroutes": len(assignment.reroutes) if (assignment := pipe.assignment) is not None else 0,
+                    "policy": "" if assignment is None else assignment.policy,
                     "lr": scheduler.get_last_lr(),
                     "forwards": finished.taken(),
                     "put_off": finished.num_put_off,

@@ -16,7 +16,8 @@ class Outcome:
 
     ``values``: means over the micro-batches in their order, wherever they ran. ``not_ready``: members without the
     state. ``leaving``: those that go now. ``newcomers``: ids to admit now. ``unused``: parameters without any gradient.
-    ``changed``: buffers that changed.
+    ``changed``: buffers that changed. ``is_prefetched``: all have the layers that the generation's coming assignment
+    gives them, so another generation takes it up now.
     """
 
     values: dict[str, float] = field(default_factory=dict)
@@ -27,6 +28,7 @@ class Outcome:
     unused: frozenset[int] = frozenset()
     changed: frozenset[int] = frozenset()
     save: bool = False
+    is_prefetched: bool = False
 
 
 def decide(facts: Sequence[Facts], replica_size: int = 1) -> Outcome:

@@ -30,7 +30,9 @@ class Facts:
     ``inner_seconds``: if members meet in rounds, ``seconds`` of each of the last inner steps, by part; each had the
     micro-batches in ``done``. ``member``: its id. ``miscomputed``: the first parameter whose gradient was another one
     when a micro-batch was computed a second time. ``squares``: sums of squares of summed gradients, where a norm over
-    all members is wanted. ``copies``: how its snapshots in memory stand; None without them.
+    all members is wanted. ``copies``: how its snapshots in memory stand; None without them. ``sent``: how many of its
+    moves beside the steps it has begun, with the state before this step or an earlier one; ``got``: how many moves to
+    it have ended.
     """
 
     step: int
@@ -51,6 +53,8 @@ class Facts:
     miscomputed: str = ""
     squares: tuple[float, ...] = ()
     copies: CopyFacts | None = None
+    sent: int = 0
+    got: int = 0
 
 
 class MoreFacts(TypedDict, total=False):

@@ -83,7 +83,7 @@ class Trainer:
             return self.standing.has_left
         self._transfers.forget_sent()
         outcome = self.standing.outcome
-        if self.standing.is_last or not (outcome.leaving or outcome.newcomers):
+        if self.standing.is_last or not (outcome.leaving or outcome.newcomers or outcome.is_prefetched):
             return False
         try:
             self._team.meet()  # all know that the step counts, before anybody goes

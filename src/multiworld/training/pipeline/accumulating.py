@@ -29,9 +29,10 @@ class OwnSum:
 class Accumulation:
     """Of one set of owners. ``world``: theirs; None: this member is the only one.
 
-    ``shares``: the micro-batches of each owner. ``skipped``: those that this member may compute, and that are in the
-    sums of an owner already. ``exact``: sums over the canonical tree, see ``engine.tree``. ``recompute``: forwards are
-    computed once more in backward.
+    ``computes``: False of an owner that only needs the gradients. ``shares``:
+    the micro-batches of each owner. ``skipped``: those that this member may compute, and that are in the sums of an
+    owner already. ``exact``: sums over the canonical tree, see ``engine.tree``. ``recompute``: forwards are computed
+    once more in backward.
     """
 
     def __init__(
@@ -45,11 +46,12 @@ class Accumulation:
         *,
         num_micro_batches: int,
         exact: bool,
+        computes: bool = True,
         recompute: bool = False,
         skipped: Collection[int] = (),
     ) -> None:
         self.owned, self._skipped = owned, skipped
-        self._recompute = recompute
+        self._recompute, self.computes = recompute, computes
         self._world, self._shares, self._num_micro_batches = world, shares, num_micro_batches
         self.gradients = Gradients([leaves[name] for name in owned.uses], list(owned.uses), separate=exact)
         self._statistics = Statistics({name: buffers[name] for name in owned.buffers}, modules, separate=exact)
@@ -82,20 +84,27 @@ class Accumulation:
         self._of_statistics.use(self._world, self._shares)
 
     def begin_forward(self) -> None:
-        self._statistics.begin_forward()
+        if self.computes:
+            self._statistics.begin_forward()
 
     def end_forward(self, micro_batch: int) -> None:
-        self._statistics.end_forward(micro_batch)
+        if self.computes:
+            self._statistics.end_forward(micro_batch)
 
     def begin_backward(self) -> None:
+        if not self.computes:
+            return
         self.gradients.begin_micro_batch(None)
         if self._recompute:
             self._statistics.begin_recompute()
 
     def begin_weights(self) -> None:
-        self.gradients.begin_micro_batch(None)
+        if self.computes:
+            self.gradients.begin_micro_batch(None)
 
     def end_backward(self, micro_batch: int) -> None:
+        if not self.computes:
+            return
         self._statistics.undo()
         if micro_batch in self._skipped:
             self.gradients.drop_micro_batch()
@@ -160,6 +169,10 @@ class Accumulation:
         self.gradients.apply(left_out)
         if not skips:
             self._statistics.apply()
+
+    def mean_changes(self) -> dict[str, Tensor]:
+        """Return by name what ``apply`` has added to buffers: views."""
+        return {self.owned.buffers[index]: each for index, each in self._statistics.mean_changes().items()}
 
     def undo(self) -> None:
         """The step did not end."""

@@ -59,7 +59,8 @@ class Collected:
             each.begin_backward()
 
     def put_off(self, micro_batch: int, weights: PutOff) -> None:
-        weights.take_others(parameter for each in self.accumulations for parameter in each.gradients.parameters)
+        computed = [each for each in self.accumulations if each.computes]
+        weights.take_others(parameter for each in computed for parameter in each.gradients.parameters)
 
     def begin_weights(self, micro_batch: int) -> None:
         for each in self.accumulations:

@@ -6,19 +6,20 @@ any process, and a checkpoint into any division. What a process does not hold ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from ..state import StateDict
+from .missed import Missed, OptimizerFactory, catch_up, options_of
 from .ties import untie
 
 if TYPE_CHECKING:
     from ...model.layers import ModelLayer
-
-OptimizerFactory = Callable[[list[nn.Parameter]], Optimizer]
 
 
 class Use(NamedTuple):
@@ -44,6 +45,13 @@ class Holdings:
         self.held: frozenset[int] = frozenset(range(len(layers)))
         self._dropped: set[str] = set()
         """Names of what has no memory here."""
+        self._ahead: frozenset[int] = frozenset()
+        """Of those that are held, the ones that this process does not compute yet: others save them."""
+        self._awaited: set[str] = set()
+        """Names of what is on its way. It has its shape, so that it can have gradients, and no values."""
+        self._missed: list[Missed] = []
+        self._hooks: list[RemovableHandle] = []
+        """On the optimizers, as long as something is missed."""
         self._parameters: dict[str, nn.Parameter] = {}
         self._buffers: dict[str, Tensor] = {}
         for layer in layers:
@@ -182,15 +190,79 @@ class Holdings:
             own = self._parameters[name] if name in self._parameters else self._buffers[name]
             own.data = tensor.to(own.device)
             self._dropped.discard(name)
+            self._awaited.discard(name)
         self._share_memory()
         for optimizer, values in zip(self.optimizers, state["optimizers"], strict=True):
             for name, value in values.items():
                 optimizer.state[self._parameters[name]] = _beside(self._parameters[name], optimizer, value)
         self.held |= frozenset(state["layers"])
 
+    def expect(self, layers: Iterable[int]) -> None:
+        """These layers come later, by ``take``: have a place for their gradients already. ``hold`` gives them up."""
+        here = self._names_of(self.held)
+        for layer in layers:
+            for name, own in self._named(layer):
+                if name not in here:
+                    shape, is_parameter = self._shapes[name], isinstance(own, nn.Parameter)
+                    own.data = own.data.new_zeros(()).expand(shape) if is_parameter else own.data.new_zeros(shape)
+                    self._awaited.add(name)
+        self._share_memory()
+
+    def miss(self, layers: Iterable[int]) -> Missed:
+        """Keep what counts from now on of these layers, whose state is on its way, until ``take`` or ``hold``."""
+        if not self._missed:
+            self._hooks = [
+                each.register_step_pre_hook(partial(self._steps, number)) for number, each in enumerate(self.optimizers)
+            ]
+        self._missed.append(Missed(self._names_of(layers) - self._names_of(self.held)))
+        return self._missed[-1]
+
+    def _steps(self, number: int, optimizer: Optimizer, *given: object) -> None:
+        for each in self._missed:
+            each.stepped(number, optimizer, self._parameters)
+
+    def _forget_missed(self, missed: Sequence[Missed]) -> None:
+        self._missed = [each for each in self._missed if each not in missed]
+        if not self._missed:
+            for hook in self._hooks:
+                hook.remove()
+
+    def take(self, state: StateDict, missed: Missed | None = None) -> None:
+        """Hold the layers of ``capture``'s state, too, from now on, after what they have missed since it was captured.
+
+        What is here already stays as it is: a parameter that other layers have, too. Raises as ``put``.
+        """
+        here, wanted = self._names_of(self.held), self._names_of(state["layers"])
+        own = self.capture(self.held)
+        self.put(
+            {
+                "layers": state["layers"],
+                **{key: _both(state[key], own[key], here & wanted) for key in ("parameters", "buffers")},
+                "optimizers": [
+                    _both(theirs, mine, here & wanted)
+                    for theirs, mine in zip(state["optimizers"], own["optimizers"], strict=True)
+                ],
+            }
+        )
+        self._ahead |= frozenset(state["layers"])
+        if missed is not None:
+            new = wanted - here
+            parameters = {name: each for name, each in self._parameters.items() if name in new}
+            buffers = {name: each for name, each in self._buffers.items() if name in new}
+            catch_up(missed, parameters, buffers, self._optimizers)
+            self._forget_missed([missed])
+        self._give_optimizers()
+
+    def size_bytes_of(self, layers: Iterable[int]) -> int:
+        """Return the size of the tensors of ``capture``'s state."""
+        state = self.capture(layers)
+        values = [*state["parameters"].values(), *state["buffers"].values()]
+        values += [value for each in state["optimizers"] for of_one in each.values() for value in of_one.values()]
+        return sum(each.nbytes for each in values if isinstance(each, Tensor))
+
     def capture_own(self) -> StateDict:
-        """Return the state of the layers that are held, for a checkpoint: ``{"parameters": {name: tensor}, ...}``."""
-        state = self.capture(self.held)
+        """Return the state of the layers that are computed here, for a checkpoint."""
+        state = self.capture(self.held - self._ahead)
         optimizers = {str(number): each for number, each in enumerate(state["optimizers"])}
         return {"parameters": state["parameters"], "buffers": state["buffers"], "optimizers": optimizers}
 
@@ -214,17 +286,22 @@ class Holdings:
 
     def forget(self) -> None:
         """What is here is not what the others have: it gives way to what comes."""
-        self.held = frozenset()
+        self.held = self._ahead = frozenset()
+        self._forget_missed(self._missed)
         for optimizer in self.optimizers:
             optimizer.state.clear()
 
-    def hold(self, layers: Iterable[int]) -> None:
-        """Keep these layers only, all of which are held; give the memory of the others back."""
-        wanted = frozenset(layers)
+    def hold(self, layers: Iterable[int], ahead: Iterable[int] = ()) -> None:
+        """Keep these layers only, all of which are held; give the memory of the others back.
+
+        ``ahead``: more of them, which are not computed here yet.
+        """
+        computed = frozenset(layers)
+        wanted = computed.union(ahead)
         assert wanted <= self.held or self.is_whole, "a layer can only be kept that is held"
         kept = {name for layer in wanted for name, _ in self._named(layer)}
         for name, own in (*self._parameters.items(), *self._buffers.items()):
-            if name not in kept and name not in self._dropped:
+            if name not in kept and (name not in self._dropped or name in self._awaited):
                 self._dropped.add(name)
                 own.data = own.data.new_empty(0)
                 if isinstance(own, nn.Parameter):
@@ -233,8 +310,14 @@ class Holdings:
             if name not in kept:  # of a step that did not end
                 leaf.grad = None
         self._share_memory()
-        self.held = wanted
-        mine = [each for name, each in self._parameters.items() if name in kept and each.requires_grad]
+        self._awaited.clear()
+        self._forget_missed(self._missed)
+        self.held, self._ahead = wanted, wanted - computed
+        self._give_optimizers()
+
+    def _give_optimizers(self) -> None:
+        held = self._names_of(self.held)
+        mine = [each for name, each in self._parameters.items() if name in held and each.requires_grad]
         for optimizer, factory in self._optimizers:
             _give(optimizer, factory, mine)
 
@@ -244,16 +327,15 @@ class Holdings:
 
     def state_dict(self) -> StateDict:
         """Return what is the same on all members: the options of each optimizer's groups, which schedulers change."""
-        groups = [
-            [{key: value for key, value in group.items() if key != "params"} for group in each.param_groups]
-            for each in self.optimizers
-        ]
-        return {"groups": groups}
+        return {"groups": list(map(options_of, self.optimizers))}
 
     def load_state_dict(self, state: StateDict) -> None:
         for optimizer, groups in zip(self.optimizers, state["groups"], strict=True):
             for group, options in zip(optimizer.param_groups, groups, strict=True):
                 group.update(options)
+
+    def _names_of(self, layers: Iterable[int]) -> set[str]:
+        return {name for layer in layers for name, _ in self._named(layer)}
 
     def _named(self, layer: int) -> list[tuple[str, Tensor]]:
         """Return the parameters and buffers of a layer, as this process has them."""
@@ -274,6 +356,12 @@ def _beside(parameter: nn.Parameter, optimizer: Optimizer, state: StateDict) -> 
         key: value.to(parameter.device) if isinstance(value, Tensor) and (key != "step" or counts_there) else value
         for key, value in state.items()
     }
+
+
+def _both(theirs: StateDict, mine: StateDict, names: Collection[str]) -> StateDict:
+    """Return what others have, but what this process has of these names."""
+    others = {name: value for name, value in theirs.items() if name not in names}
+    return {**others, **{name: mine[name] for name in names if name in mine}}
 
 
 def _give(optimizer: Optimizer, factory: OptimizerFactory, parameters: list[nn.Parameter]) -> None:

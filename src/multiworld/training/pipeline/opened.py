@@ -73,7 +73,8 @@ class Opened:
 
         def complete(generation: Generation, before: Generation | None) -> Generation:
             began = time.monotonic()
-            planned = planner.complete(generation, before)
+            is_last = membership.limit is not None and generation.step >= membership.limit
+            planned = planner.complete(generation, before, may_prefetch=not is_last)
             recoveries.recovery_phase("plan", generation.step, time.monotonic() - began)
             return planned
 

@@ -20,7 +20,7 @@ WATCH_S = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Owned:
-    """Uses of parameters, and buffers, that the same members hold and the same members compute.
+    """Uses of parameters, and buffers, that the same members hold or get, and the same members compute.
 
     Members are places in the team's world; ``computing`` are those of ``owners`` that have gradients.
     """
@@ -37,22 +37,28 @@ def owned_by(
     uses: Mapping[str, tuple[Sequence[int], Sequence[int]]],
     buffers: Mapping[str, Sequence[int]],
     kind: Callable[[Sequence[int]], tuple[object, ...]] = lambda layers: (),
+    *,
+    coming: Assignment | None = None,
 ) -> list[Owned]:
     """Return what a member holds by its owners, in an order that all owners find. Pure.
 
     ``uses``: of each use of a parameter that it holds, the layers that hold it and those that compute it; ``buffers``:
     of each, its layers; both in the model's order. ``kind``: given layers that compute a use, what else has to be equal
-    for two uses to be together.
+    for two uses to be together. ``coming``: those who get layers by it are owners already.
     """
 
-    def places(layers: Sequence[int]) -> tuple[int, ...]:
+    def computing_places(layers: Sequence[int]) -> tuple[int, ...]:
         return tuple(sorted(map(place_of, assignment.owners_of_all(layers))))
+
+    def places(layers: Sequence[int]) -> tuple[int, ...]:
+        more = () if coming is None else coming.owners_of_all(layers)
+        return tuple(sorted({*computing_places(layers), *map(place_of, more)}))
 
     found: dict[tuple[tuple[int, ...], tuple[int, ...], tuple[object, ...]], tuple[list[str], list[str]]] = {}
     for name, (held_in, computed_in) in uses.items():
-        found.setdefault((places(held_in), places(computed_in), kind(computed_in)), ([], []))[0].append(name)
+        found.setdefault((places(held_in), computing_places(computed_in), kind(computed_in)), ([], []))[0].append(name)
     for name, layers in buffers.items():
-        found.setdefault((places(layers), places(layers), kind(layers)), ([], []))[1].append(name)
+        found.setdefault((places(layers), computing_places(layers), kind(layers)), ([], []))[1].append(name)
     return [
         Owned(owners=owners, computing=computing, uses=tuple(mine), buffers=tuple(others))
         for (owners, computing, _), (mine, others) in sorted(found.items())

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import StepError
-from .holdings import Holdings, OptimizerFactory
+from .holdings import Holdings
+from .missed import OptimizerFactory
 
 if TYPE_CHECKING:
     from ...model.layers import LayeredModel

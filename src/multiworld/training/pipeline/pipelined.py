@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
+
 from ...errors import WorldBrokenError, WorldClosedError
 from ..engine.commit import exchange
 from ..engine.decision import decide
@@ -27,9 +29,10 @@ from ..health.timing import IDLE, OPTIMIZER, WAIT
 from ..recovery.records import Announcement, Generation
 from .assignment import Assignment, Role, without_last_owners
 from .clipping import clip, norm_of, own_squares
-from .collecting import nothing_collected
+from .collecting import Collected, nothing_collected
 from .holdings import Holdings
 from .partial_step import NOTHING
+from .prefetching import Prefetching
 from .preparing import Preparing
 from .stage import StageModel, StageRun
 
@@ -49,6 +52,7 @@ class Pipelined:
         self._role: Role | None = None
         self._is_ready = False
         """Whether this member has what the present generation's assignment gives it."""
+        self._prefetching: Prefetching | None = None
         self._has_committed = False
         self._redo_began: float | None = None
 
@@ -109,6 +113,8 @@ class Pipelined:
         if self._collected.step != step:
             self._collected = self._preparing.next_step(self._collected, step)
         collected, timer = self._collected, self._services.timer
+        if self._prefetching is not None:
+            self._prefetching.begin_step()
         try:
             if self._role is not None:
                 self._run_stage(step, self._role)
@@ -158,6 +164,8 @@ class Pipelined:
             newcomers=self._team.membership.newcomers,
             squares=self._own_squares(),
             unused=tuple(sorted(index[name] for each in accumulations for name in each.unused)),
+            sent=0 if self._prefetching is None else self._prefetching.num_sent,
+            got=0 if self._prefetching is None else self._prefetching.num_got,
             **more,
         )
 
@@ -168,6 +176,9 @@ class Pipelined:
         outcome = decide(facts)
         if generation is not self._team.generation:  # what was decided on places and members is over
             outcome = replace(outcome, leaving=frozenset(), newcomers=(), not_ready=frozenset())
+        elif self._prefetching is not None:
+            self._prefetching.step_counts(facts)
+            outcome = replace(outcome, is_prefetched=self._prefetching.is_over(facts))
         if outcome.leaving and len(outcome.leaving) < len(facts):
             ids = [each.id for each in generation.members]
             leaving = without_last_owners(generation.assignment, [ids[place] for place in sorted(outcome.leaving)])
@@ -189,6 +200,8 @@ class Pipelined:
                 names[index] for index in frozenset.intersection(*(unused_by[place] for place in each.owned.owners))
             }
             each.apply(outcome.num_done, unused, skips=skips)
+        if self._prefetching is not None:
+            self._prefetching.keep({} if skips else _mean_changes(self._collected))
         self._holdings.add_up()
         self._clip(step, facts, outcome.num_done)
         self._collected.progress.is_complete = False
@@ -202,7 +215,7 @@ class Pipelined:
     def _own_squares(self) -> tuple[float, ...]:
         if self._holdings.max_grad_norm is None:
             return ()
-        uses = self._holdings.uses_of(self._holdings.held)
+        uses = self._holdings.uses_of(range(self._holdings.num_layers))
         return own_squares(self._collected.accumulations, uses, self._team.place, exact=self._exact)
 
     def _clip(self, step: Step, facts: Sequence[Facts], num_done: int) -> None:
@@ -259,7 +272,7 @@ class Pipelined:
 
     def begin_generation(self, generation: Generation) -> None:
         """Take the assignment up; layers are moved when all begin the next step, as some may have to end one first."""
-        self._is_ready = False
+        self._is_ready, self._prefetching = False, None
         me = self._team.membership.member.id
         if generation.is_restart:
             self._restart(generation)
@@ -312,7 +325,7 @@ class Pipelined:
         began = time.monotonic()
         prepared = self._preparing.prepare(self._team.generation, self._collected)
         self._collected.close()
-        self._role, self._collected = prepared.role, prepared.collected
+        self._role, self._collected, self._prefetching = prepared.role, prepared.collected, prepared.prefetching
         self._is_ready = self._standing.has_state = True
         took_s = time.monotonic() - began
         self._recoveries.recovery_phase("move", self._state.step, took_s)
@@ -323,3 +336,7 @@ class Pipelined:
         reads = self._role is not None and self._role.reads
         for number, work in enumerate((self._collected.work, prepared.next_work)):
             self._loader.expect(self._state.step + number, work.micro_batches if reads else ())
+
+
+def _mean_changes(collected: Collected) -> dict[str, Tensor]:
+    return {name: each for of_owners in collected.accumulations for name, each in of_owners.mean_changes().items()}

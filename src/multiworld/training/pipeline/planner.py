@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from ..planning.changes.conditions import Conditions
-from ..planning.changes.moves import moves_to
+from ..planning.changes.moves import busiest_bytes, moves_to
 from ..planning.changes.reconfiguration import CheckpointNeeded, Reconfiguration, reconfigure, start
 from ..planning.instantiation import instantiate
 from ..planning.operations import Kind
@@ -19,6 +19,7 @@ from ..recovery.records import Generation
 from .assignment import AssignedPipeline, Assignment, LayerMove, SharedOrder
 from .experience import Experience
 from .foresight import Foresight, Order, losses_to_foresee
+from .growing import SMALL_BYTES, is_prefetched, kept, kept_layers
 from .remaining import StepShares, remaining_of
 from .seen import with_busy
 
@@ -51,22 +52,41 @@ class Planner:
         """Raises PlanError if so many members cannot form pipelines, or a step has too few micro-batches for them."""
         instantiate(self._templates, num_members, tolerate=self._tolerate, num_micro_batches=self._num_micro_batches)
 
-    def complete(self, generation: Generation, before: Generation | None) -> Generation:
-        """Return the generation with its assignment. ``before``: the one that it follows. Raises PlanError."""
+    def complete(self, generation: Generation, before: Generation | None, *, may_prefetch: bool = True) -> Generation:
+        """Return the generation with its assignment. ``before``: the one that it follows. Raises PlanError.
+
+        ``may_prefetch``: steps follow, beside which layers can be moved.
+        """
         held = {member: frozenset(layers) for member, layers in generation.layers.items()}
-        conditions = self._conditions(generation)
-        members = [each.id for each in generation.members]
-        chosen = None
-        if before is not None and before.assignment is not None and not generation.is_restart:
-            chosen = self._foreseen(before, members, held)
-            chosen = chosen or self._changed(before.assignment, members, held, conditions)
-        if chosen is None:
-            chosen = start(members, self._templates, conditions)
-            chosen = replace(chosen, moves=self._moves(chosen.plan, held))
-        assignment = with_busy(self._assignment(chosen), self._templates.profile)
+        coming = None
+        if before is None or before.assignment is None or generation.is_restart:
+            assignment = self._begun(generation, held)
+        else:
+            assignment, coming = self._following(generation, before, before.assignment, held)
+            if coming is not None and not may_prefetch:
+                assignment, coming = coming, None
         of_lost = () if before is None else _of_lost(before, generation)
         remaining = remaining_of(assignment, generation.partial, of_lost=of_lost, together=self._together)
-        return replace(generation, assignment=assignment, partial={}, remaining=remaining)
+        return replace(generation, assignment=assignment, partial={}, remaining=remaining, coming=coming)
+
+    def _begun(self, generation: Generation, held: Mapping[str, frozenset[int]]) -> Assignment:
+        chosen = start([each.id for each in generation.members], self._templates, self._conditions(generation))
+        return self._assignment(replace(chosen, moves=self._moves(chosen.plan, held)))
+
+    def _following(
+        self, generation: Generation, before: Generation, assignment: Assignment, held: Mapping[str, frozenset[int]]
+    ) -> tuple[Assignment, Assignment | None]:
+        """Return the assignment, and the one that comes once its moves were carried out beside the steps."""
+        members = [each.id for each in generation.members]
+        if before.coming is not None and is_prefetched(before.coming, members, held):
+            return replace(before.coming, moves=()), None
+        foreseen = self._foreseen(before, members, held)
+        chosen = foreseen or self._changed(assignment, members, held, self._conditions(generation))
+        present = kept(assignment, members, held)
+        if present is None or busiest_bytes(chosen.moves) <= SMALL_BYTES:
+            return self._assignment(chosen), None
+        moves = self._moves(chosen.plan, kept_layers(present, chosen.plan.holdings(), held))
+        return present, self._assignment(replace(chosen, moves=moves))
 
     def foresee(self, generation: Generation, member: str) -> None:
         """Have plans made for losses that this member would have to plan for, if that takes long. Returns at once."""
@@ -118,7 +138,7 @@ class Planner:
 
     def _changed(
         self, before: Assignment, members: list[str], held: Mapping[str, frozenset[int]], conditions: Conditions
-    ) -> Reconfiguration | None:
+    ) -> Reconfiguration:
         plan = self._plan(before)
         known = {*plan.members, *plan.idle}
         changed = reconfigure(
@@ -138,7 +158,7 @@ class Planner:
 
     def _assignment(self, chosen: Reconfiguration) -> Assignment:
         limits = {place: limit for each in chosen.shared for place, limit in each.limits.items()}
-        return Assignment(
+        assignment = Assignment(
             num_layers=self._templates.profile.num_layers,
             pipelines=tuple(_assigned(each, index, limits) for index, each in enumerate(chosen.plan.pipelines)),
             moves=tuple(
@@ -153,6 +173,7 @@ class Planner:
             reroutes=chosen.plan.reroutes,
             orders=tuple(_orders(chosen)),
         )
+        return with_busy(assignment, self._templates.profile)
 
     def _plan(self, assignment: Assignment) -> Plan:
         return Plan(

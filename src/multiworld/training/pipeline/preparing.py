@@ -20,6 +20,7 @@ from .collecting import Collected, packed, unpacked
 from .holdings import Holdings
 from .moving import Moving, Shipment, shipments
 from .owners import Owned, OwnersWorlds, owned_by
+from .prefetching import Prefetching
 from .remaining import StepShares
 from .work import Work
 
@@ -31,7 +32,7 @@ class Prepared:
     """What this member works with in a generation. ``role``: None if it has nothing to do.
     ``collected``: of the generation's step; ``next_work``: of all later ones.
 
-    ``got_bytes``: what it got from ``num_sources`` members.
+    ``got_bytes``: what it got from ``num_sources`` members. ``prefetching``: what is moved beside the steps.
     """
 
     role: Role | None
@@ -39,6 +40,7 @@ class Prepared:
     next_work: Work
     got_bytes: int
     num_sources: int
+    prefetching: Prefetching | None
 
 
 class Preparing:
@@ -46,6 +48,7 @@ class Preparing:
 
     def __init__(self, parts: EngineParts, holdings: Holdings, *, exact: bool) -> None:
         self._team, self._state, self._loader = parts.team, parts.state, parts.loader
+        self._recoveries = parts.recoveries
         self._holdings, self._exact = holdings, exact
         self.worlds = OwnersWorlds()
         self._formed: Mapping[tuple[int, ...], World] = {}
@@ -66,14 +69,18 @@ class Preparing:
             for outgoing in (True, False)
         )
         moving = Moving(world, generation.place_of, sent, got, partial(self._captured, own))
-        layers = assignment.layers_of(me)
+        coming = _coming_layers(generation, me)
         shares = StepShares(assignment, remaining)
         self._formed = self.worlds.form(world, [each.owners for each in self._owned(generation, shares)])
         states = self._take(moving)
+        prefetching = None
+        if generation.coming is not None:  # after what was moved: messages between two members keep their order
+            prefetching = Prefetching(generation, world, holdings, me, self._got)
         team.meet()  # nobody drops a layer before all have got theirs
         kept = shares.kept_by(me)
         kept_sums, kept_losses = own.sums(holdings.summed_in(kept)) if kept else {}, own.losses(kept)
-        holdings.hold(layers)
+        holdings.hold(assignment.layers_of(me), ahead=coming & holdings.held)
+        holdings.expect(coming - holdings.held)
         before = own.progress
         progress = StepProgress(began=before.began, num_redone=before.num_redone, seconds=before.seconds)
         collected = self._collected(generation, shares, self._state.step, progress)
@@ -88,7 +95,11 @@ class Preparing:
             next_work=StepShares(assignment, None).work_of(me),
             got_bytes=moving.size_bytes,
             num_sources=len(got),
+            prefetching=prefetching,
         )
+
+    def _got(self, size_bytes: int, num_sources: int, took_s: float) -> None:
+        self._recoveries.state_received(self._state.step, size_bytes, num_sources, took_s)
 
     def next_step(self, collected: Collected, step: int) -> Collected:
         """Return what collects another step of the present generation than the one before it."""
@@ -103,20 +114,28 @@ class Preparing:
     def _owned(self, generation: Generation, shares: StepShares) -> list[Owned]:
         assignment, holdings = generation.assignment, self._holdings
         assert assignment is not None
-        layers = assignment.layers_of(self._team.membership.member.id)
+        layers = self._needed(generation)
         return owned_by(
             assignment,
             generation.place_of,
             {name: (each.held_in, each.computed_in) for name, each in holdings.uses_of(layers).items()},
             {name: holdings.layers_with(name) for name in holdings.changing_buffers_of(layers)},
             shares.kind,
+            coming=generation.coming,
         )
+
+    def _needed(self, generation: Generation) -> frozenset[int]:
+        """Return the layers whose gradients this member needs."""
+        assignment, me = generation.assignment, self._team.membership.member.id
+        assert assignment is not None
+        return _coming_layers(generation, me).union(assignment.layers_of(me))
 
     def _collected(self, generation: Generation, shares: StepShares, step: int, progress: StepProgress) -> Collected:
         assignment, holdings, me = generation.assignment, self._holdings, self._team.membership.member.id
         assert assignment is not None
         role, layers = assignment.role_of(me), assignment.layers_of(me)
-        uses, buffers = holdings.uses_of(layers), holdings.changing_buffers_of(layers)
+        needed = self._needed(generation)
+        uses, buffers = holdings.uses_of(needed), holdings.changing_buffers_of(needed)
         leaves = {name: each.leaf for name, each in uses.items()}
         ids = [each.id for each in generation.members]
 
@@ -132,6 +151,7 @@ class Preparing:
                 holdings.modules_of(layers),
                 num_micro_batches=self._loader.num_micro_batches,
                 exact=self._exact,
+                computes=bool(mine),
                 recompute=role is not None and role.recompute,
                 skipped=shares.present(mine[0]) if mine else (),
             )
@@ -168,3 +188,7 @@ class Preparing:
                 self._state.restore(state["common"])
             self._holdings.put(state["layers"])
         return states
+
+
+def _coming_layers(generation: Generation, member: str) -> frozenset[int]:
+    return frozenset() if generation.coming is None else frozenset(generation.coming.layers_of(member))

@@ -79,12 +79,13 @@ class Statistics:
 
     def apply(self) -> None:
         """Add the mean change that ``reduced`` holds."""
-        with torch.no_grad():
-            for bucket in self.buckets:
-                for index, view in self._views(bucket, bucket.reduced):
-                    buffer = self._buffers[index]
-                    mean = buffer.to(view.dtype) + view
-                    buffer.copy_(mean if buffer.is_floating_point() else mean.round())
+        for bucket in self.buckets:
+            for index, view in self._views(bucket, bucket.reduced):
+                add_change(self._buffers[index], view)
+
+    def mean_changes(self) -> dict[int, Tensor]:
+        """Return by the index of a buffer what ``apply`` adds: views."""
+        return {index: view for bucket in self.buckets for index, view in self._views(bucket, bucket.reduced)}
 
     def _put(self, tensors: Sequence[Tensor]) -> None:
         for places, tensor in zip(self._places, tensors, strict=True):
@@ -95,6 +96,13 @@ class Statistics:
         for slot in bucket.layout.slots:
             part = flat[slot.begin : slot.begin + slot.num_elements]
             yield slot.parameter, part.view(self._buffers[slot.parameter].shape)
+
+
+def add_change(buffer: Tensor, change: Tensor) -> None:
+    """Add to a buffer what a step has changed; ``change`` may be of a wider type."""
+    with torch.no_grad():
+        mean = buffer.to(change.dtype) + change
+        buffer.copy_(mean if buffer.is_floating_point() else mean.round())
 
 
 def changing(model: LayeredModel, example: object) -> frozenset[str]:

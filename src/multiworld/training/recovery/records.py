@@ -118,6 +118,7 @@ class Generation:
     pipelines, by id; ``assignment``: who holds and computes what from now on. ``lost_at``: some layer was left with
     nobody before this step, so they begin from a checkpoint, or anew if it is 0; -1: no layer was. ``partial``: what
     members have there of ``step``, by id, until it is planned; then ``remaining`` says what is left to do of it.
+    ``coming``: the assignment of a later generation, whose moves are carried out beside the steps of this one.
     """
 
     number: int
@@ -137,6 +138,7 @@ class Generation:
     lost_at: int = -1
     partial: Mapping[str, PartialStep] = field(default_factory=dict)
     remaining: Remaining | None = None
+    coming: Assignment | None = None
 
     def place_of(self, member: str) -> int:
         """Return the rank of a member in this generation's world; -1 if it is not in it."""

@@ -107,3 +107,14 @@ def test_the_last_owner_of_a_layer_does_not_leave() -> None:
     assert without_last_owners(TWO, ["a", "c"]) == ["a"]  # c has the first layers then
     assert without_last_owners(TWO, ["a", "e"]) == ["a", "e"]
     assert without_last_owners(TWO, ["b", "d", "c"]) == ["b", "c"]
+
+
+def test_who_gets_a_layer_is_its_owner_before_it_computes_it() -> None:
+    coming = replace(TWO, pipelines=(replace(TWO.pipelines[0], members=("a", "x")), TWO.pipelines[1]))
+    places = {**PLACES, "x": 5}
+    tied, three = ([3, 0], [0]), ([3], [3])
+    found = owned_by(TWO, places.__getitem__, {"tied": tied, "three": three}, {"mean": [3]}, coming=coming)
+    assert found == [
+        Owned(owners=(0, 1, 2, 3, 5), computing=(0, 2), uses=("tied",), buffers=()),
+        Owned(owners=(1, 3, 5), computing=(1, 3), uses=("three",), buffers=("mean",)),
+    ]

@@ -145,3 +145,32 @@ def test_the_same_micro_batches_are_never_taken_twice() -> None:
     second.compute([0])
     with pytest.raises(ValueError, match="two sums hold"):
         second.accumulation.add(first.collected.sums({"weight"}))
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_an_owner_that_does_not_compute_adds_nothing(exact: bool) -> None:
+    """It computes other layers meanwhile."""
+    layer = Layer()
+    leaves = {"weight": layer.weight}
+    owned = Owned(owners=(0, 1), computing=(1,), uses=tuple(leaves), buffers=("seen",))
+    shares: list[Collection[int]] = [(), range(NUM_MICRO_BATCHES)]
+    idle = Accumulation(
+        owned,
+        None,
+        shares,
+        leaves,
+        {"seen": layer.seen},
+        [layer],
+        num_micro_batches=NUM_MICRO_BATCHES,
+        exact=exact,
+        computes=False,
+    )
+    idle.begin_step()
+    for number in range(NUM_MICRO_BATCHES):
+        idle.begin_forward()
+        idle.end_forward(number)
+        idle.begin_backward()
+        idle.end_backward(number)
+    assert all(not part.any() for each in idle.sums().values() for part in each.parts.values())
+    assert not any(number >= 0 and len(each.parts) for number, each in enumerate(idle.sums().values()) if exact)
+    assert idle.unused == ["weight"]

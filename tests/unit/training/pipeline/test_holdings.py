@@ -110,3 +110,54 @@ def test_what_was_forgotten_is_not_held() -> None:
     held.forget()
     assert not held.held
     assert held.is_whole
+
+
+def test_a_layer_that_comes_later_goes_on_as_where_it_came_from() -> None:
+    """Its gradients are there first: for the owners that compute them, and for this process."""
+    theirs, their_optimizer, their_stages = holdings(seed=0)
+    mine, my_optimizer, my_stages = holdings(seed=1)
+    train(their_stages, their_optimizer)
+    mine.hold([3])
+    mine.expect([0, 1])
+    assert my_stages[0].weight.shape == (4, 3)
+    assert my_stages[0].weight.untyped_storage().nbytes() == 4  # type: ignore[operator]
+    state = copy.deepcopy(theirs.capture([0, 1]))
+    train(their_stages, their_optimizer)
+    mine.take(state)
+    for name, use in mine.uses_of([0, 1]).items():
+        use.leaf.grad = theirs.uses_of([0, 1])[name].leaf.grad
+    my_optimizer.step()
+    assert mine.held == {0, 1, 3}
+    for layer in (0, 1):
+        for one, other in zip(their_stages[layer].parameters(), my_stages[layer].parameters(), strict=True):
+            assert torch.equal(one, other)
+            assert torch.equal(their_optimizer.state[one]["exp_avg"], my_optimizer.state[other]["exp_avg"])
+
+
+def test_who_has_a_layer_in_advance_does_not_save_it() -> None:
+    theirs, _, _ = holdings()
+    mine, _, _ = holdings()
+    mine.hold([3])
+    mine.take(copy.deepcopy(theirs.capture([0])))
+    assert list(mine.capture_own()["parameters"]) == ["3.weight", "3.bias"]
+    mine.hold([3], ahead=[0])
+    assert list(mine.capture_own()["parameters"]) == ["3.weight", "3.bias"]
+    mine.hold([0])
+    assert list(mine.capture_own()["parameters"]) == ["0.weight", "0.bias"]
+
+
+def test_a_layer_that_does_not_come_after_all_is_given_up() -> None:
+    held, optimizer, stages = holdings()
+    held.hold([3])
+    held.expect([0, 1])
+    stages[0].weight.grad = torch.zeros(4, 3)
+    held.hold([3])
+    assert stages[0].weight.numel() == stages[1].running_mean.numel() == 0  # type: ignore[operator]
+    assert stages[0].weight.grad is None
+    assert len(optimizer.param_groups[0]["params"]) == 2
+
+
+def test_the_size_of_a_state_has_what_the_optimizer_keeps() -> None:
+    held, optimizer, stages = holdings()
+    train(stages, optimizer)
+    assert held.size_bytes_of([0]) == 3 * 16 * 4 + 2 * 4  # two tensors with the number of steps
