@@ -23,7 +23,7 @@ from .reconfigured import coverage, instantiation, moves
 from .replayed import simulate
 from .saves import killed_saves
 from .scheduled import schedules, simulated
-from .scheduled_pipelines import simulated_kills
+from .scheduled_pipelines import simulated_growth, simulated_kills
 from .sides import OURS_PIPELINES
 from .split_backward import zero_bubble
 
@@ -90,8 +90,8 @@ LINES: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
         lambda o: pipeline_schedules(o.schedules, o.simulated // 2, o.seed),
     ),
     "pipe-simulated": (
-        "pipelines: a thousand kill schedules with the real engine, and no processes",
-        lambda o: simulated_kills(o.simulated, o.seed),
+        "pipelines: a thousand kill schedules with the real engine, and no processes; a quarter as many of growth",
+        lambda o: [*simulated_kills(o.simulated, o.seed), *simulated_growth(o.simulated // 4, o.seed)],
     ),
     "pipe-loss": (
         "pipelines: the losses of 200 steps with five failures",

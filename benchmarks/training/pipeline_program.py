@@ -54,15 +54,18 @@ class Paced(nn.Module):
     """A layer that waits in each micro-batch, a third of ``pace_s`` in its forward and the rest in its backward.
 
     So more processes than processors are as fast as so many machines. ``weight``: the last third is waited where the
-    gradient of this parameter is made.
+    gradient of this parameter is made. ``padding_bytes``: of a parameter that is not trained.
     """
 
-    def __init__(self, layer: nn.Module, pace_s: float, weight: Tensor | None = None) -> None:
+    def __init__(
+        self, layer: nn.Module, pace_s: float, weight: Tensor | None = None, *, padding_bytes: int = 0
+    ) -> None:
         super().__init__()
         self.layer, self._third_s, self._backward_s = layer, pace_s / 3, pace_s * 2 / 3
         if weight is not None:
             self._backward_s = self._third_s
             weight.register_hook(lambda _: time.sleep(self._third_s))  # type: ignore[no-untyped-call]
+        self.padding = nn.Parameter(torch.zeros(padding_bytes, dtype=torch.uint8), requires_grad=False)
 
     def forward(self, values: Tensor) -> Tensor:
         time.sleep(self._third_s)
@@ -79,6 +82,7 @@ def main() -> None:
     parser.add_argument("--pace-s", type=float, default=0.0, help="of each layer and micro-batch")
     parser.add_argument("--pace-weights", action="store_true", help="half of the backward's wait is the weights'")
     parser.add_argument("--schedule", default="auto")
+    parser.add_argument("--padding-mib", type=int, default=0, help="of each layer, with --pace-s")
     parser.add_argument("--room", type=float, default=TIGHT, help="a node's memory, in states of the whole model")
     worker = Worker(parser, int(os.environ["RANK"]))
     options, task = worker.options, worker.task
@@ -89,14 +93,22 @@ def main() -> None:
     job = training.join("bench", tolerate=1, exact=options.exact, seed=0, progress=False)
     chain = task.chain(dropout=options.dropout)
     if options.pace_s:
-        chain = [Paced(each, options.pace_s, _weight_of(each) if options.pace_weights else None) for each in chain]
+        chain = [
+            Paced(
+                each,
+                options.pace_s,
+                _weight_of(each) if options.pace_weights else None,
+                padding_bytes=options.padding_mib << 20,
+            )
+            for each in chain
+        ]
     data = Targeted(task.dataset())
     pipe = job.pipeline(
         stages=chain,
         example=default_collate([data[index] for index in range(options.micro_batch)]),
         loss=lambda output, targets: _loss(worker, job, present[0], output, targets),
         schedule=options.schedule,
-        memory_bytes=int(options.room * STATES * sum(each.nbytes for layer in chain for each in layer.parameters())),
+        memory_bytes=int(options.room * sum(map(_state_bytes, chain))),
     )
     if pipe.templates.smallest != MIN_STAGES:
         raise ValueError(f"the smallest pipeline has {pipe.templates.smallest} stages, not {MIN_STAGES}")
@@ -141,6 +153,10 @@ def _watch_samples(worker: Worker) -> list[int]:
     around(Collected, "begin_forward", before=begun)
     around(Pipelined, "_commit", before=counted)
     return present
+
+
+def _state_bytes(layer: nn.Module) -> int:
+    return sum(each.nbytes * (STATES if each.requires_grad else 1) for each in layer.parameters())
 
 
 def _loss(worker: Worker, job: training.Job, micro_batch: int, output: Tensor, targets: Targets) -> Tensor:

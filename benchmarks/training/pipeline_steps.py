@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from multiworld.bench.report import Bound, Line
 from multiworld.bench.samples import Pairs, median
@@ -24,7 +25,11 @@ PACE_S = 0.02
 """Of a layer and micro-batch. Processes that wait are as fast as on a machine of their own, on any number of cores."""
 
 PACED = ["--pace-s", str(PACE_S), "--micro-batch", "1", "--global-batch", "32", "--room", "1.05"]
+PADDED = [*PACED[:-1], "0.9", "--padding-mib", "128"]
+"""A newcomer gets two layers, and one of the others at least one: hundreds of MiB, over loopback."""
 NUM_BEFORE, NUM_STEPS = 4, 15
+NUM_MOVING = 15
+"""Steps within which layers have come that are moved beside them."""
 END_S = 240.0
 
 
@@ -48,42 +53,61 @@ def measured(alternations: int, steps: int) -> list[Line]:
 
 
 def joins(alternations: int) -> list[Line]:
-    """A fifth process joins four. Each layer waits a fixed time, so that five can be faster on two cores, too."""
-    late, ratios = [], []
-    for number in range(alternations):
-        with Run(OURS_PIPELINES, 1, [*ENDLESS, *PACED]) as run:
-            for each in range(NUM_BEFORE):
-                run.start_node(num_hosts=NUM_BEFORE + 1)
-                if each == 0:
-                    run.wait(lambda: "this agent coordinates" in run.nodes[0].output, 30.0, "a coordinator")
-            old = run.await_steady(NUM_BEFORE, steps=NUM_STEPS)
-            before_s = _step_s(run, 0.0, NUM_STEPS)
-            began = max(entry.at for entry in run.journal.entries)
+    """A fifth process joins four. Each layer waits a fixed time, so that five can be faster on two cores, too.
+
+    Twice: with a state that is moved in a pause, and with a large one, which is moved beside the steps.
+    """
+    small = [_join("small state", PACED, NUM_STEPS, number) for number in range(alternations)]
+    large = [_join("large state", PADDED, NUM_STEPS + NUM_MOVING, number) for number in range(alternations)]
+    return [*_lines("a process joins", small), *_lines("a process joins, a large state", large)]
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """``late_s``: how much longer than one step the others paused at most. ``share``: of proportional throughput."""
+
+    late_s: float
+    share: float
+
+
+def _join(name: str, options: Sequence[str], num_steps: int, number: int) -> _Joined:
+    with Run(OURS_PIPELINES, 1, [*ENDLESS, *options]) as run:
+        for each in range(NUM_BEFORE):
             run.start_node(num_hosts=NUM_BEFORE + 1)
-            run.await_steady(NUM_BEFORE + 1, after=began, steps=NUM_STEPS)
-            after_s = _step_s(run, began, NUM_STEPS)
-            pause_s = _longest_s(run, began, list(old.values()))
-        late.append(pause_s - before_s)
-        ratios.append(before_s / after_s / ((NUM_BEFORE + 1) / NUM_BEFORE))
-        print(
-            f"  joined {number + 1}/{alternations}: pause {pause_s:.3f} s; a step {before_s:.3f} s before, "
-            f"{after_s:.3f} s after: {ratios[-1]:.3f} of proportional",
-            flush=True,
-        )
+            if each == 0:
+                run.wait(lambda: "this agent coordinates" in run.nodes[0].output, 30.0, "a coordinator")
+        old = run.await_steady(NUM_BEFORE, steps=num_steps)
+        before_s = _step_s(run, 0.0, NUM_STEPS)
+        began = max(entry.at for entry in run.journal.entries)
+        run.start_node(num_hosts=NUM_BEFORE + 1)
+        run.await_steady(NUM_BEFORE + 1, after=began, steps=num_steps)
+        after_s = _step_s(run, began, NUM_STEPS)
+        pause_s = _longest_s(run, began, list(old.values()))
+    joined = _Joined(pause_s - before_s, before_s / after_s / ((NUM_BEFORE + 1) / NUM_BEFORE))
+    print(
+        f"  joined, {name} {number + 1}: pause {pause_s:.3f} s; a step {before_s:.3f} s before, {after_s:.3f} s after: "
+        f"{joined.share:.3f} of proportional",
+        flush=True,
+    )
+    return joined
+
+
+def _lines(name: str, joined: Sequence[_Joined]) -> list[Line]:
+    late, shares = [each.late_s for each in joined], [each.share for each in joined]
     return [
         Line(
-            name="a process joins: pause of the others, above one step",
+            name=f"{name}: pause of the others, above one step",
             unit="s",
             value=max(late),
             bound=Bound.at_most(0.5),
             details={"median": median(late)},
         ),
         Line(
-            name="throughput with it, of what is proportional",
+            name=f"{name}: throughput with it, of what is proportional",
             unit="",
-            value=median(ratios),
+            value=median(shares),
             bound=Bound(at="least", limit=0.95),
-            details={"worst": min(ratios)},
+            details={"worst": min(shares)},
             note="layers wait, they do not compute",
         ),
     ]

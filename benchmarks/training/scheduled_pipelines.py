@@ -19,8 +19,9 @@ from multiworld.bench.report import Bound, Line
 from multiworld.bench.samples import median, percentile
 
 from .simulated.disturbed_pipelines import HANG_S, Disturbed, hit_in_recovery, killed_at_random
+from .simulated.growing_pipelines import hit_while_growing
 
-__all__ = ["simulated_kills", "simulated_recoveries"]
+__all__ = ["simulated_growth", "simulated_kills", "simulated_recoveries"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,12 @@ def simulated_recoveries(num_schedules: int, seed: int) -> list[Line]:
             note="the simulation's clock",
         ),
     ]
+
+
+def simulated_growth(num_schedules: int, seed: int) -> list[Line]:
+    """A process joins; while it gets layers beside the steps, others are lost, leave and come, or it is lost itself."""
+    went = _run(hit_while_growing, num_schedules, seed)
+    return [_failed(f"{num_schedules} simulated schedules of pipelines that grow: those that failed", went)]
 
 
 def _failed(name: str, went: list[_Went]) -> Line:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from multiworld.training.engine import ending, progress
-from multiworld.training.pipeline import opened, owners, pipelined, planner
+from multiworld.training.pipeline import growing, opened, owners, pipelined, planner, prefetching
 from multiworld.training.recovery import membership, store_link, team, transfer
 from multiworld.wire.progress.operation import Operation
 from multiworld.wire.progress.waiting import outcome
@@ -21,10 +21,12 @@ T = TypeVar("T")
 MODULES: Sequence[ModuleType] = (
     ending,
     progress,
+    growing,
     opened,
     owners,
     pipelined,
     planner,
+    prefetching,
     membership,
     store_link,
     team,

@@ -10,7 +10,7 @@ import functools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -37,10 +37,11 @@ from multiworld.training.recovery.records import Generation, Member
 from multiworld.training.recovery.team import Team
 from multiworld.training.replica.replica import Replica
 from multiworld.training.state import TrainingState
+from multiworld.wire.progress.operation import Operation
 from multiworld.world.manager import WorldManager
 
 from . import chain
-from .clock import taking_turns
+from .clock import taking_turns, worked
 from .launcher import Launcher, Link
 from .manager import Manager
 from .member import SEEN_S
@@ -49,6 +50,7 @@ from .stores import lease_later
 from .turns import Process, Turns
 from .worlds import Worlds
 
+T = TypeVar("T")
 SMALLEST = 2
 """Processes that the model needs."""
 
@@ -64,6 +66,9 @@ RETURN_S = 0.1
 LOOK_S = 0.1
 
 RECOVERING = ("agree", "form", "move")
+
+SENDING, SEND_S = "multiworld-training-send", 0.02
+"""Mean time that a state takes, where layers are moved beside the steps."""
 
 EXPECTED = (LayersLostError, TooFewReplicasError)
 """The errors with which a training may end after failures."""
@@ -241,9 +246,12 @@ class Training:
         exact: bool = False,
         saved_step: int | None = None,
         is_launched: bool | None = None,
+        prefetches: bool | None = None,
     ) -> None:
         """``saved_step``: of a checkpoint from which all can begin that come later; None: there is none.
         ``is_launched``: by a launcher, which ends the processes of hosts that are cut off; None: if there are several.
+        ``prefetches``: newcomers get layers beside the steps, one from each source in a step, and not in a pause; None:
+        the seed says so.
         """
         self.is_launched = num_hosts > 1 if is_launched is None else is_launched
         self.seed, self.size, self.num_steps, self.num_hosts = seed, size, num_steps, num_hosts
@@ -273,7 +281,10 @@ class Training:
         self.launcher = Launcher(self.turns, self.network, num_hosts, self._end_workers)
         self._to_return: list[int] = []
         """Ranks whose processes a launcher has ended, until their hosts return."""
-        self._patches = taking_turns(self.turns, process_link=self._link, new_member=self._new_member)
+        prefetches = bool(seed % 2) if prefetches is None else prefetches
+        # else all moves are small
+        more = {"SMALL_BYTES": 0, "SHARE": 0.0, "MAX_MISSED": 4, "run_in_thread": self._late} if prefetches else {}
+        self._patches = taking_turns(self.turns, process_link=self._link, new_member=self._new_member, **more)
         self._checked: set[int] = set()
 
     def __enter__(self) -> Training:
@@ -287,6 +298,16 @@ class Training:
             self.turns.kill(process)
         self._patches.__exit__(None, None, None)
         self._folder.cleanup()
+
+    def _late(self, work: Callable[[], T], name: str) -> Operation[T]:
+        """Do work in a thread; a state is some time on its way."""
+
+        def later() -> T:
+            if name == SENDING:
+                self.turns.pause(SEND_S)
+            return work()
+
+        return worked(self.turns, later, name)
 
     def rules(self) -> Any:
         from multiworld.training.recovery.agreement import Rules
@@ -428,7 +449,7 @@ class Training:
         if generation.number in self._checked:
             return
         self._checked.add(generation.number)
-        assignment, num_members = generation.assignment, len(generation.members)
+        assignment, num_members = generation.coming or generation.assignment, len(generation.members)
         assert assignment is not None
         owners = [set(assignment.owners(layer)) for layer in range(chain.NUM_LAYERS)]
         least = min(map(len, owners))
