@@ -15,18 +15,25 @@ from .worlds import Worlds
 
 
 class Manager:
-    """Of one process: what training uses of ``WorldManager``."""
+    """Of one process: what training uses of ``WorldManager``. ``own_store``: returns the store's URL."""
 
     job = "simulated"
 
-    def __init__(self, worlds: Worlds, process: Process, server_of: Callable[[str], Server | None]) -> None:
-        self._worlds, self._process, self._server_of = worlds, process, server_of
+    def __init__(
+        self,
+        worlds: Worlds,
+        process: Process,
+        server_of: Callable[[str], Server | None],
+        own_store: Callable[[], str],
+    ) -> None:
+        self._worlds, self._process, self._server_of, self._own_store = worlds, process, server_of, own_store
 
     def start_join(self, request: JoinRequest) -> Operation[Member]:
         assert request.rank is not None
         assert request.world_size is not None
         self._process.phase = "form"
-        return self._worlds.join(self._process, request.name, request.rank, request.world_size, request.timeout_s)
+        name, rank, size = request.name, request.rank, request.world_size
+        return self._worlds.join(self._process, self._own_store(), name, rank, size, request.timeout_s)
 
     def start_store_client(self, url: str, timeout_s: float) -> Operation[Client]:
         turns, server = self._worlds.turns, self._server_of(url)

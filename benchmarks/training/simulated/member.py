@@ -206,7 +206,7 @@ class Member:
 
     def start_beside(self, name: str, rank: int, world_size: int, timeout_s: float) -> Operation[Member]:
         self._turns.check_alive()
-        return self._worlds.join(self.process, name, rank, world_size, timeout_s)
+        return self._worlds.join(self.process, self._formation.store, name, rank, world_size, timeout_s)
 
     def on_broken(self, call: Callable[[], None]) -> None:
         if self.state in (WorldState.FORMING, WorldState.ACTIVE):

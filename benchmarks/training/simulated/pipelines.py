@@ -99,7 +99,7 @@ class Program:
         self._training = training
         options = training.options
         self.id = f"{rank}.{number}"
-        manager = cast(WorldManager, Manager(training.worlds, process, training.launcher.servers.get))
+        manager = cast(WorldManager, Manager(training.worlds, process, training.launcher.servers.get, self._own_store))
         store = None if training.is_launched else training.launcher.server.url
         self.membership = Membership(
             manager,
@@ -134,6 +134,10 @@ class Program:
         )
         self.trainer.ending.num_wanted = lambda: training.size
         self.trainer.services.is_leaving = lambda: self.is_leaving
+
+    def _own_store(self) -> str:
+        launcher = self._training.launcher
+        return launcher.place_on(self.process.host).store if self._training.is_launched else launcher.server.url
 
     def run(self) -> None:
         try:

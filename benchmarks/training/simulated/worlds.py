@@ -30,16 +30,19 @@ class Worlds:
 
     def __init__(self, turns: Turns, network: Network) -> None:
         self.turns, self.network = turns, network
-        self._forming: dict[str, Formation] = {}
+        self._forming: dict[tuple[str, str], Formation] = {}
+        """By store and name: who joins at one store meets nobody who joins at another."""
         self.standing: list[Member] = []
         """That are not closed on living processes."""
 
-    def join(self, process: Process, name: str, rank: int, size: int, timeout_s: float) -> Operation[Member]:
-        formation = self._forming.setdefault(name, Formation(self, name, size))
+    def join(
+        self, process: Process, store: str, name: str, rank: int, size: int, timeout_s: float
+    ) -> Operation[Member]:
+        formation = self._forming.setdefault((store, name), Formation(self, store, name, size))
         return formation.join(process, rank, size, timeout_s)
 
-    def formed(self, name: str) -> None:
-        del self._forming[name]
+    def formed(self, formation: Formation) -> None:
+        del self._forming[formation.store, formation.name]
 
     def with_peer(self, process: Process) -> Iterator[tuple[Member, int]]:
         """Yield the worlds of others that are not closed there, in which that process is a member, and its rank."""
@@ -114,8 +117,8 @@ class _Joining:
 class Formation:
     """A world that is being formed. All meet as soon as all have come, and reach each other."""
 
-    def __init__(self, worlds: Worlds, name: str, size: int) -> None:
-        self.name, self.size = name, size
+    def __init__(self, worlds: Worlds, store: str, name: str, size: int) -> None:
+        self.store, self.name, self.size = store, name, size
         self._worlds = worlds
         self._came: dict[int, _Joining] = {}
         self.members: list[Member] = []
@@ -155,7 +158,7 @@ class Formation:
         worlds, some = self._worlds, list(self._came.values())
         if len(some) < self.size or any(not worlds.network.reaches(some[0].process, each.process) for each in some):
             return
-        worlds.formed(self.name)
+        worlds.formed(self)
         self.members = [Member(worlds, self, rank, self._came[rank].process) for rank in range(self.size)]
         worlds.standing += self.members
         for member in self.members:
