@@ -138,6 +138,13 @@ def test_a_split_backward_has_the_bits_of_a_whole_one_through_a_loss(
     assert all(one.num_put_off > 0 for each in seen.values() for one in each)
 
 
+@pytest.mark.parametrize("options", [Options(), GPT], ids=["chain", "tied"])
+def test_layers_are_trained_on_another_device_than_the_model_was_built_on(tmp_path: Path, options: Options) -> None:
+    """Each copy to ``cpu:0`` is a new one: a value that is not the one of the copy would not be trained."""
+    there = replace(options, device="cpu:0", kills=((3, 4, "backward"),), waits_for=TOTAL)
+    assert losses(train(tmp_path / "there", there)) == losses(train(tmp_path / "here", options))
+
+
 def test_tied_weights_keep_their_bits_with_a_split_backward(tmp_path: Path) -> None:
     expected = losses(train(tmp_path / "undisturbed", GPT))
     options = replace(GPT, kills=((1, 4, "weights"),), waits_for=TOTAL, schedule="zero-bubble")

@@ -65,6 +65,7 @@ class Options:
     waits_for_newcomer_in: int = -1
     """In this step, wait until a newcomer looks for the others."""
     schedule: str = "1f1b"
+    device: str | None = None
     moves_are_dear: bool = False
     """Plan as if all layers took the same time, and moving one very long: peers compute for those that are lost.
 
@@ -283,6 +284,7 @@ def main(folder: Path, options: Options) -> None:
         "example": tuple(each[:MICRO_BATCH] for each in data.tensors),
         "memory_bytes": memory_for(options.layers_of_a_process),
         "schedule": options.schedule,
+        "device": options.device,
     }
     if options.model == "chain":
         pipe = job.pipeline(stages=stages(options.dropout), loss=loss_of, **given)

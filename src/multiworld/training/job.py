@@ -286,6 +286,7 @@ class Job:
         example: Any,
         loss: Loss,
         memory_bytes: int | None = None,
+        device: torch.device | str | None = None,
         schedule: str = "auto",
     ) -> Pipe:
         """Train this model in several pipelines: it is cut into layers, and each process trains some of them.
@@ -293,11 +294,14 @@ class Job:
         Every rank builds the same model. ``example``: a micro-batch as the loader gives it. ``loss``: called with the
         model's output and the target: the last of a batch that is a tuple, or the batch itself; returns the mean over
         the samples. ``stages``: modules, one after the other, in place of a model that is cut. ``memory_bytes``: of
-        each process, which decides how few of them can hold the model; None: a device's own, or no limit. ``schedule``:
-        "1f1b"; "zero-bubble", with which gradients of weights are computed where a process would wait otherwise; or
-        "auto", the faster one for each size of pipelines.
+        each process, which decides how few of them can hold the model; None: a device's own, or no limit. ``device``:
+        on which this process trains its layers; None: where the model is. A model that is larger than one device is
+        built on the CPU, and only a process's own layers go to its device. ``schedule``: "1f1b"; "zero-bubble", with
+        which gradients of weights are computed where a process would wait otherwise; or "auto", the faster one for each
+        size of pipelines.
 
-        Raises CutError for a model that cannot be cut, with the place; PlanError if there are too few processes.
+        Raises CutError for a model that cannot be cut, with the place; PlanError if there are too few processes;
+        ValueError for a device or a schedule that does not exist.
         """
         self._check_not_begun("pipeline")
         if isinstance(self._parts, PipelinedParts) or self._parts.modules:
@@ -314,6 +318,7 @@ class Job:
             self.options,
             num_nodes=self.world_size,
             memory_bytes=memory_bytes,
+            device=device,
             schedule=schedule,
             is_replacement=place is not None and place.restarts > 0,
         )

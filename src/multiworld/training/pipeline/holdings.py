@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -37,11 +38,20 @@ class Use(NamedTuple):
 class Holdings:
     """``layers``: all of the model, in their order; at first this process holds all of them.
 
-    ``changing``: names of the buffers that a forward changes. ``exact``: see ``ties``.
+    ``changing``: names of the buffers that a forward changes. ``exact``: see ``ties``. ``device``: on which layers are
+    computed; what is held and not computed stays where the model was built, which may be larger than a device. None:
+    all of it is on one device.
     """
 
-    def __init__(self, layers: Sequence[ModelLayer], changing: Collection[str] = (), *, exact: bool = False) -> None:
-        self._layers, self._changing = list(layers), changing
+    def __init__(
+        self,
+        layers: Sequence[ModelLayer],
+        changing: Collection[str] = (),
+        *,
+        exact: bool = False,
+        device: torch.device | None = None,
+    ) -> None:
+        self._layers, self._changing, self._device = list(layers), changing, device
         self.held: frozenset[int] = frozenset(range(len(layers)))
         self._dropped: set[str] = set()
         """Names of what has no memory here."""
@@ -60,6 +70,8 @@ class Holdings:
             for name, buffer in layer.buffers.items():
                 self._buffers.setdefault(name, buffer)
         self._shapes = {name: each.shape for name, each in (*self._parameters.items(), *self._buffers.items())}
+        self._homes = {name: each.device for name, each in (*self._parameters.items(), *self._buffers.items())}
+        """Where the program has built what it is."""
         self._leaves = untie(layers) if exact else {}
         self._uses = self._find_uses()
         self.max_grad_norm: float | None = None
@@ -203,8 +215,9 @@ class Holdings:
         for layer in layers:
             for name, own in self._named(layer):
                 if name not in here:
-                    shape, is_parameter = self._shapes[name], isinstance(own, nn.Parameter)
-                    own.data = own.data.new_zeros(()).expand(shape) if is_parameter else own.data.new_zeros(shape)
+                    shape, device = self._shapes[name], self._device or own.device
+                    zero = torch.zeros((), dtype=own.dtype, device=device)
+                    own.data = zero.expand(shape) if isinstance(own, nn.Parameter) else zero.repeat(shape)
                     self._awaited.add(name)
         self._share_memory()
 
@@ -244,6 +257,8 @@ class Holdings:
                 ],
             }
         )
+        self._place(state["layers"])
+        self._share_memory()
         self._ahead |= frozenset(state["layers"])
         if missed is not None:
             new = wanted - here
@@ -291,11 +306,21 @@ class Holdings:
         for optimizer in self.optimizers:
             optimizer.state.clear()
 
+    def hold_all(self) -> None:
+        """Hold the whole model, where the program has built it: others get their layers from here."""
+        assert self.is_whole, "some layer is not here"
+        self._keep(range(self.num_layers), ())
+
     def hold(self, layers: Iterable[int], ahead: Iterable[int] = ()) -> None:
-        """Keep these layers only, all of which are held; give the memory of the others back.
+        """Keep these layers only, all of which are held, on the device; give the memory of the others back.
 
         ``ahead``: more of them, which are not computed here yet.
         """
+        self._keep(layers, ahead)
+        self._place(self.held)
+        self._share_memory()
+
+    def _keep(self, layers: Iterable[int], ahead: Iterable[int]) -> None:
         computed = frozenset(layers)
         wanted = computed.union(ahead)
         assert wanted <= self.held or self.is_whole, "a layer can only be kept that is held"
@@ -303,7 +328,7 @@ class Holdings:
         for name, own in (*self._parameters.items(), *self._buffers.items()):
             if name not in kept and (name not in self._dropped or name in self._awaited):
                 self._dropped.add(name)
-                own.data = own.data.new_empty(0)
+                own.data = torch.empty(0, dtype=own.dtype, device=self._homes[name])
                 if isinstance(own, nn.Parameter):
                     own.grad = None
         for (name, _), leaf in self._leaves.items():
@@ -314,6 +339,21 @@ class Holdings:
         self._forget_missed(self._missed)
         self.held, self._ahead = wanted, wanted - computed
         self._give_optimizers()
+
+    def _place(self, layers: Iterable[int]) -> None:
+        """Have these layers on the device, with constants and the optimizers' states."""
+        if self._device is None:
+            return
+        moved = set()
+        for layer in layers:
+            own = [each for _, each in self._named(layer)]
+            for tensor in (*own, *self._layers[layer].module.buffers()):
+                if tensor.device != self._device:
+                    tensor.data = tensor.data.to(self._device)
+                    moved.add(tensor)
+        for optimizer in self.optimizers if moved else ():
+            for parameter in moved.intersection(optimizer.state):
+                optimizer.state[parameter] = _beside(parameter, optimizer, optimizer.state[parameter])
 
     def _give_optimizers(self) -> None:
         held = self._names_of(self.held)
@@ -346,7 +386,7 @@ class Holdings:
         ]
 
 
-def _beside(parameter: nn.Parameter, optimizer: Optimizer, state: StateDict) -> StateDict:
+def _beside(parameter: Tensor, optimizer: Optimizer, state: StateDict) -> StateDict:
     """Return an optimizer's state of a parameter on its device. Counts of steps stay where the optimizer reads them.
 
     That is the CPU, but with ``capturable`` or ``fused``, as in ``Optimizer.load_state_dict``.

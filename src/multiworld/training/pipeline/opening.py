@@ -30,6 +30,7 @@ def open_pipeline(
     *,
     num_nodes: int,
     memory_bytes: int | None,
+    device: torch.device | str | None,
     schedule: str,
     is_replacement: bool,
 ) -> Opened:
@@ -39,6 +40,7 @@ def open_pipeline(
     """
     check_pipeline(options)
     schedules_named(schedule)
+    there = None if device is None else device_named(device)
     layers = layered(model, stages, example)
     templates = templates_for(
         layers,
@@ -47,10 +49,11 @@ def open_pipeline(
         num_nodes=num_nodes,
         tolerate=options.tolerate,
         memory_bytes=memory_bytes,
+        device=there,
         schedule=schedule,
         is_replacement=is_replacement,
     )
-    parts = PipelinedParts(layers, changing(layers, example), exact=options.exact, schedule=schedule)
+    parts = PipelinedParts(layers, changing(layers, example), exact=options.exact, schedule=schedule, device=there)
     return Opened(parts, templates, loss, Foresight())
 
 
@@ -86,6 +89,7 @@ def templates_for(
     num_nodes: int,
     tolerate: int,
     memory_bytes: int | None,
+    device: torch.device | None = None,
     schedule: str = "auto",
     is_replacement: bool = False,
 ) -> Templates:
@@ -94,9 +98,20 @@ def templates_for(
     ``is_replacement``: a training waits for this process, so it measures nothing that was measured before. Members
     may come to other templates than each other: the proposer's are in the record of each generation. Raises PlanError.
     """
-    profile = cached_profile(model, example, loss=loss, again=not is_replacement)
-    node = Node(memory_bytes=memory_bytes or device_memory(model.inputs_of(example)[0].device))
+    profile = cached_profile(model, example, loss=loss, device=device, again=not is_replacement)
+    node = Node(memory_bytes=memory_bytes or device_memory(device or model.inputs_of(example)[0].device))
     return scheduled_templates(profile, node, schedule, num_nodes=num_nodes, tolerate=tolerate)
+
+
+def device_named(device: torch.device | str) -> torch.device:
+    """Return it with its number. Raises ValueError for one that is not here."""
+    try:
+        found = torch.device(device)
+        return found if found.type == "cpu" else torch.empty(0, device=found).device
+    except (RuntimeError, AssertionError) as error:  # AssertionError: PyTorch was built without it
+        raise ValueError(
+            f"job.pipeline(device={str(device)!r}): {str(error).partition('. ')[0].splitlines()[0]}"
+        ) from None
 
 
 def device_memory(device: torch.device) -> int | None:

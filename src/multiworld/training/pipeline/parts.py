@@ -19,14 +19,19 @@ if TYPE_CHECKING:
 class PipelinedParts:
     """Parameters and optimizers change with the layers that this process holds, so nothing is counted here."""
 
-    def __init__(self, model: LayeredModel, changing: frozenset[str], *, exact: bool, schedule: str = "auto") -> None:
-        """``changing``: names of the buffers that a forward changes. ``schedule``: see ``Job.pipeline``."""
-        self.model, self.holdings = model, Holdings(model.layers, changing, exact=exact)
+    def __init__(
+        self,
+        model: LayeredModel,
+        changing: frozenset[str],
+        *,
+        exact: bool,
+        schedule: str = "auto",
+        device: torch.device | None = None,
+    ) -> None:
+        """``changing``: names of the buffers that a forward changes. ``schedule``, ``device``: see ``Job.pipeline``."""
+        self.device = device or next(iter(model.parameters().values())).device
+        self.model, self.holdings = model, Holdings(model.layers, changing, exact=exact, device=self.device)
         self._changing, self.schedule = changing, schedule
-
-    @property
-    def device(self) -> torch.device:
-        return next(iter(self.model.parameters().values())).device
 
     @property
     def optimizers(self) -> list[Optimizer]:

@@ -309,7 +309,7 @@ class Pipelined:
         if not can_begin:
             raise LayersLostError(lost_at)
         if is_source:
-            self._holdings.hold(range(self._holdings.num_layers))
+            self._holdings.hold_all()
         else:
             self._state.step = generation.step
             self._holdings.forget()

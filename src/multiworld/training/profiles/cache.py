@@ -11,12 +11,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ...model.layers import LayeredModel
 from ..errors import ProfileError
 from ..planning.profile import Profile
 from ..planning.profile_file import ProfileKey, profile_text, read_profile
 from .keys import key_of
-from .measuring import ADAMW_STATES, Loss, measure_layers
+from .measuring import ADAMW_STATES, Loss, inputs_on, measure_layers
 from .turns import one_at_a_time
 
 logger = logging.getLogger(__name__)
@@ -42,6 +44,7 @@ def cached_profile(
     folder: Path | None = None,
     loss: Loss | None = None,
     optimizer_states: int = ADAMW_STATES,
+    device: torch.device | None = None,
     again: bool = True,
 ) -> Profile:
     """Return the profile from the folder, or measure and keep it there; see ``measure_layers``.
@@ -54,7 +57,7 @@ def cached_profile(
     of another measurement, is measured anew with a warning. A file is written under another name and renamed. A folder
     that cannot be written costs no more than a warning.
     """
-    inputs = layered.inputs_of(batch)
+    device, inputs = inputs_on(layered, batch, device)
     named = "" if loss is None else getattr(loss, "__qualname__", type(loss).__qualname__)
     key = key_of(layered, inputs, optimizer_states=optimizer_states, loss=named)
     folder = folder or default_folder()
@@ -64,7 +67,9 @@ def cached_profile(
         if found is not None and not (again and _is_worth_it(found, path)):
             return found
         limit_s = math.inf if found is None else AGAIN_S
-        profile = measure_layers(layered, batch, loss=loss, optimizer_states=optimizer_states, limit_s=limit_s)
+        profile = measure_layers(
+            layered, batch, loss=loss, optimizer_states=optimizer_states, device=device, limit_s=limit_s
+        )
         if found is not None:
             profile = found.shortest(profile)
         _write(path, profile_text(profile, key))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from ...model.layers import LayeredModel, ModelLayer
 from ...model.layers.trial import left_as_it_was
@@ -17,6 +18,7 @@ from ...model.structure import taken_apart
 from ..planning.profile import LayerCost, Profile
 from ..split_backward.catching import Catching
 from ..split_backward.put_off import PutOff
+from .placing import placed
 from .saved_memory import saved_bytes_counted
 from .stopwatch import Shortest, Stopwatch
 
@@ -33,10 +35,13 @@ def measure_layers(
     *,
     loss: Loss | None = None,
     optimizer_states: int = ADAMW_STATES,
+    device: torch.device | None = None,
     runs: int = RUNS,
     limit_s: float = math.inf,
 ) -> Profile:
-    """Measure each layer with a micro-batch, on the device that the batch is on.
+    """Measure each layer with a micro-batch on a device; None: the one that the batch is on.
+
+    A layer that is elsewhere is copied there while it is run, one after the other.
 
     The times are the shortest: other load can only add time. All layers are run in turn, so that load which lasts for
     a while meets all of them, until the last ``runs`` runs of each layer were not shorter. No further runs begin after
@@ -51,7 +56,7 @@ def measure_layers(
     ends = time.monotonic() + limit_s
     if runs < 1 or optimizer_states < 0:
         raise ValueError(f"runs={runs}, optimizer_states={optimizer_states}: expected 1 or more, and 0 or more")
-    inputs = layered.inputs_of(batch)
+    device, inputs = inputs_on(layered, batch, device)
     modules = [layer.module for layer in layered.layers]
     gradients = [(value, value.grad) for value in layered.parameters().values()]
     trials: list[_LayerTrial] = []
@@ -61,8 +66,10 @@ def measure_layers(
     try:
         with left_as_it_was(modules, inputs), contextlib.closing(Stopwatch()) as watch:
             for layer in layered.layers:
-                of_loss = None if loss is None or layer.outputs is not None else _with_target(loss, layered, batch)
-                trials.append(_LayerTrial(layer, values, of_loss, watch))
+                of_loss = None
+                if loss is not None and layer.outputs is None:
+                    of_loss = _with_target(loss, layered, batch, device)
+                trials.append(_LayerTrial(layer, values, of_loss, device, watch))
                 trials[-1].begin()
                 values = trials[-1].next_values()
             _run_in_turn(trials, runs, ends)
@@ -84,8 +91,17 @@ def _run_in_turn(trials: Sequence[_LayerTrial], runs: int, ends: float) -> None:
             return
 
 
-def _with_target(loss: Loss, layered: LayeredModel, batch: Any) -> Callable[[Any], torch.Tensor]:
-    target = layered.target_of(batch)
+def inputs_on(
+    layered: LayeredModel, batch: Any, device: torch.device | None
+) -> tuple[torch.device, tuple[torch.Tensor, ...]]:
+    """Return the device, and there what layer 0 is called with. None: where the batch is."""
+    inputs = layered.inputs_of(batch)
+    device = device or inputs[0].device
+    return device, tuple(each.to(device) for each in inputs)
+
+
+def _with_target(loss: Loss, layered: LayeredModel, batch: Any, device: torch.device) -> Callable[[Any], torch.Tensor]:
+    target = pytree.tree_map_only(torch.Tensor, lambda each: each.to(device), layered.target_of(batch))
     return lambda output: loss(output, target)
 
 
@@ -101,13 +117,14 @@ class _LayerTrial:
         layer: ModelLayer,
         values: Sequence[torch.Tensor],
         finish: Callable[[Any], torch.Tensor] | None,
+        device: torch.device,
         watch: Stopwatch,
     ) -> None:
         self._layer, self._finish, self._watch = layer, finish, watch
         self._given = [value.detach().requires_grad_(value.requires_grad) for value in values]
         self._trained = [value for value in layer.parameters.values() if value.requires_grad]
         self._gradients: list[torch.Tensor] = []
-        self._devices = {value.device for value in (*self._given, *self._trained) if value.device.type != "cpu"}
+        self._device = device
         self._activation_bytes = self._put_off_bytes = 0
         self._shortest = Shortest(4)
         """Of a forward, of a backward, of both if the backward is split, but for its last part, and of that part."""
@@ -118,6 +135,17 @@ class _LayerTrial:
 
     def begin(self) -> None:
         """Count what is held, and run once without a clock: the first run sets up memory and threads."""
+        with self._placed():
+            self._begin()
+
+    @contextlib.contextmanager
+    def _placed(self) -> Iterator[None]:
+        with placed(self._layer.module, self._device):
+            yield
+            for value in self._trained:
+                value.grad = None
+
+    def _begin(self) -> None:
         with saved_bytes_counted((*self._layer.parameters.values(), *self._layer.buffers.values())) as saved_bytes:
             self._forward()
             self._activation_bytes = saved_bytes()
@@ -128,8 +156,9 @@ class _LayerTrial:
         self._put_off_bytes = put_off.size_bytes
 
     def run(self) -> None:
-        forward_s, backward_s, _ = self._timed(split=False)
-        again_s, inputs_s, weights_s = self._timed(split=True)
+        with self._placed():
+            forward_s, backward_s, _ = self._timed(split=False)
+            again_s, inputs_s, weights_s = self._timed(split=True)
         self._shortest.take((min(forward_s, again_s), backward_s, again_s + inputs_s, weights_s))
 
     def cost(self, optimizer_states: int) -> LayerCost:
@@ -154,7 +183,7 @@ class _LayerTrial:
         """Return what the next layer is called with, each tensor with whether it needs a gradient."""
         if self._layer.outputs is None:
             return []
-        with torch.no_grad():
+        with torch.no_grad(), self._placed():
             made = self._layer.module(*self._given)
         return [
             value.detach().requires_grad_(crossing.needs_grad)
@@ -201,8 +230,8 @@ class _LayerTrial:
         return self._gradients
 
     def _synchronize(self) -> None:
-        for device in self._devices:
-            torch.accelerator.synchronize(device)
+        if self._device.type != "cpu":
+            torch.accelerator.synchronize(self._device)
 
 
 def _size_bytes(tensors: Iterable[torch.Tensor]) -> int:

@@ -68,6 +68,22 @@ def test_layers_of_another_process_go_on_as_they_did_there() -> None:
         assert all(map(torch.equal, one.state_dict().values(), other.state_dict().values()))
 
 
+def test_only_a_processs_own_layers_go_to_its_device() -> None:
+    """Each copy to ``cpu:0`` is a new one, so it stands for another device."""
+    stages = chain()
+    held = Holdings(layers_by_hand(stages, (EXAMPLE, EXAMPLE)).layers, device=torch.device("cpu", 0))
+    optimizer = held.add_optimizer(torch.optim.AdamW)
+    train(stages, optimizer)
+    state = {name: each.clone() for name, each in stages[3].state_dict().items()}
+    held.hold_all()
+    places = [{name: each.data_ptr() for name, each in stage.state_dict().items()} for stage in stages]
+    held.hold([1, 3])
+    for layer in (1, 3):
+        for name, each in stages[layer].state_dict().items():
+            assert each.data_ptr() != places[layer][name]
+    assert all(torch.equal(each, state[name]) for name, each in stages[3].state_dict().items())
+
+
 def test_the_same_optimizer_keeps_its_rates_for_other_layers() -> None:
     held, optimizer, _ = holdings()
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)

@@ -101,13 +101,17 @@ def test_the_loss_counts_as_the_last_layers() -> None:
     assert profile.layers[-1].output_bytes == 0
 
 
-def test_measuring_changes_nothing() -> None:
+@pytest.mark.parametrize("device", [None, torch.device("cpu", 0)], ids=["there", "copied"])
+def test_measuring_changes_nothing(device: torch.device | None) -> None:
+    """Each copy to ``cpu:0`` is a new one, so it stands for another device."""
     parts = [nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Sequential(nn.Dropout(0.5), nn.Linear(16, 2))]
     parts[0].weight.grad = torch.ones(16, 16)
     layered = layers_by_hand(parts, batch())
     before = {name: value.clone() for name, value in nn.Sequential(*parts).state_dict().items()}
+    places = {name: value.data_ptr() for name, value in layered.parameters().items()}
     state = torch.get_rng_state()
-    measure_layers(layered, batch())
+    measure_layers(layered, batch(), device=device)
+    assert places == {name: value.data_ptr() for name, value in layered.parameters().items()}
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(value, before[name]) for name, value in nn.Sequential(*parts).state_dict().items())
     gradients = {name: value.grad for name, value in layered.parameters().items()}
