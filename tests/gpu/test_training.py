@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "num_processes"), [("replicas", 2), ("exact", 2), ("pipelines", 4)])
+@pytest.mark.parametrize(("kind", "num_processes"), [("replicas", 2), ("exact", 2), ("pipelines", 4), ("placed", 4)])
 def test_a_training_on_a_gpu_goes_on_after_a_kill_as_one_on_the_cpu(
     tmp_path: Path, kind: str, num_processes: int
 ) -> None:

@@ -1,8 +1,8 @@
 """A model trained on another device than the CPU, such as PyTorch's lazy device. Started by the launcher.
 
-training_device_program.py FOLDER KIND DEVICE BACKEND, where KIND is "replicas", "exact", "diloco" or "pipelines".
-Rank 1 is killed once, in step KILLED_IN, and the others wait for it in each step. Each process writes the last step's
-loss.
+training_device_program.py FOLDER KIND DEVICE BACKEND, where KIND is "replicas", "exact", "diloco", "pipelines" or
+"placed": pipelines of a model that is built on the CPU. Rank 1 is killed once, in step KILLED_IN, and the others wait
+for it in each step. Each process writes the last step's loss.
 """
 
 from __future__ import annotations
@@ -38,14 +38,17 @@ def main() -> None:
     torch.manual_seed(0)
     data = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
     stages = [nn.Sequential(nn.Linear(8, 16), nn.Tanh()), nn.Linear(16, 16), nn.Linear(16, 1)]
-    model = nn.Sequential(*stages).to(device)
-    job = training.join("t", backend=backend, exact=kind in ("exact", "pipelines"), seed=0, progress=False)
+    is_piped = kind in ("pipelines", "placed")
+    model = nn.Sequential(*stages).to("cpu" if kind == "placed" else device)
+    job = training.join("t", backend=backend, exact=is_piped or kind == "exact", seed=0, progress=False)
     loader = job.loader(data, global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, shuffle=True, seed=0)
-    if kind == "pipelines":
+    if is_piped:
         # Of a lazy tensor it is not known how much memory it takes, so the layers are not measured.
         vars(opening)["cached_profile"] = lambda *_, **__: uniform_profile(len(stages), layer_bytes=LAYER_BYTES)
-        example = tuple(each[:MICRO_BATCH].to(device) for each in data.tensors)
-        pipe = job.pipeline(stages=list(model), example=example, loss=loss_of, memory_bytes=4 * 2 * LAYER_BYTES)
+        example = tuple(each[:MICRO_BATCH].to(next(model.parameters()).device) for each in data.tensors)
+        there = device if kind == "placed" else None
+        memory_bytes = 4 * 2 * LAYER_BYTES
+        pipe = job.pipeline(stages=list(model), example=example, loss=loss_of, memory_bytes=memory_bytes, device=there)
         optimizer = pipe.optimizer(lambda parameters: torch.optim.AdamW(parameters, lr=1e-2))
     else:
         job.replicate(model, sync=training.DiLoCo(every=2) if kind == "diloco" else None)
@@ -57,7 +60,7 @@ def main() -> None:
         if step.index > KILLED_IN and len(ranks[-1]) < job.world_size:
             time.sleep(PAUSE_S)
         with step:
-            if kind == "pipelines":
+            if is_piped:
                 pipe.forward_backward(step)
             else:
                 for inputs, target in step:
