@@ -184,7 +184,7 @@ class Job:
     def __init__(
         self, options: TrainingOptions, *, rank: int, world_size: int, store: str | None, token: str | None
     ) -> None:
-        self.options, self.rank, self.world_size = options, rank, world_size
+        self.options, self.world_size = options, world_size
         self.state = TrainingState()
         self._parts: TrainedParts | PipelinedParts = TrainedParts()
         self._opened: Opened | None = None
@@ -230,10 +230,17 @@ class Job:
         self._team = Team(
             self._manager, self._membership, self.replica, name=options.name, backend=options.backend, store=store
         )
-        self._publisher = Publisher(options.name, rank, self._membership, self._view.take)
+        self._publisher = Publisher(options.name, self._membership, self._view.take)
         self._publish = self._publisher.publish
         self._saving = Saving(options, self.replica, member=member.id, state=self.state, publish=self._publish)
         self._is_complete = False
+
+    @property
+    def rank(self) -> int:
+        """The launcher's, or what ``join`` was given. Where another member has that, the smallest that is free: a
+        launcher numbers its processes anew when hosts are lost, and members keep the rank that they have.
+        """
+        return self._membership.member.rank
 
     def _join_world(self, store: str | None, name: str, rank: int, size: int) -> World:
         timeout_s = self.options.join_timeout_s
@@ -478,7 +485,7 @@ class Job:
             optimizers=self._parts.optimizers,
             state=self.state,
             publish=self._publish,
-            rank=self.rank,
+            rank=lambda: self.rank,
             has_scaler=has_scaler,
             shard=None if self.replica.size == 1 else self.replica.rank,
         )

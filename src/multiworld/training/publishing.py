@@ -24,8 +24,8 @@ class Standing(Protocol):
 class Publisher:
     """``listeners`` hear each event in their order, on the thread that publishes it. The first ones come first."""
 
-    def __init__(self, job: str, rank: int, standing: Standing, *listeners: Listener) -> None:
-        self._job, self._rank, self._standing = job, rank, standing
+    def __init__(self, job: str, standing: Standing, *listeners: Listener) -> None:
+        self._job, self._standing = job, standing
         self._listeners = list(listeners)
 
     def listen(self, listener: Listener) -> None:
@@ -36,7 +36,7 @@ class Publisher:
         event = kind(
             job=self._job,
             member=self._standing.member.id,
-            rank=self._rank,
+            rank=self._standing.member.rank,
             generation=0 if generation is None else generation.number,
             **fields,
         )

@@ -73,11 +73,11 @@ class RecoveryEvents:
 
     def generation_began(self, before: Generation | None, now: Generation, step: int) -> None:
         old = () if before is None else before.members
-        came = [each for each in now.members if each not in old]
+        came = [each for each in now.members if before is None or before.place_of(each.id) < 0]
         if before is None and not now.is_restart:  # the others have trained before this member came
             came = [each for each in came if each.id in now.stateless]
         gave_up, self._gave_up = self._gave_up, None
-        if gave_up is not None and gave_up in old and gave_up not in now.members:
+        if gave_up is not None and gave_up in old and now.place_of(gave_up.id) < 0:
             self._lost(gave_up.rank, step, PROGRAM_ERROR, "its program ended the training with an error")
         if now.assignment is not None:  # first, so that those who hear of the membership know what it trains
             self._publisher.publish(
@@ -96,7 +96,7 @@ class RecoveryEvents:
             step=step,
             ranks=tuple(each.rank for each in now.members),
             came=tuple(each.rank for each in came),
-            gone=tuple(each.rank for each in old if each not in now.members),
+            gone=tuple(each.rank for each in old if now.place_of(each.id) < 0),
             members=tuple(each.id for each in now.members),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from multiworld.errors import PeerDiedError, PeerLeftError, WorldBrokenError
@@ -32,7 +32,7 @@ class FakeTeam:
 
 def events_of(team: FakeTeam) -> tuple[RecoveryEvents, list[TrainingEvent]]:
     seen: list[TrainingEvent] = []
-    publisher = Publisher("gpt", 0, team, seen.append)
+    publisher = Publisher("gpt", team, seen.append)
     return RecoveryEvents(publisher, cast(Team, team), lease_s=2.0), seen
 
 
@@ -114,9 +114,18 @@ def test_of_the_first_generation_that_a_newcomer_sees_only_those_without_state_c
     assert seen[1].came == (0, 1)
 
 
+def test_a_member_with_another_rank_than_before_has_not_come_nor_gone() -> None:
+    events, seen = events_of(FakeTeam())
+    before = Generation(number=4, members=(A, B))
+    events.generation_began(before, Generation(number=5, members=(A, replace(B, rank=7))), 3)
+    changed = seen[-1]
+    assert isinstance(changed, MembershipChanged)
+    assert (changed.ranks, changed.came, changed.gone) == ((0, 7), (), ())
+
+
 def test_listeners_hear_each_event_in_their_order() -> None:
     heard: list[str] = []
-    publisher = Publisher("gpt", 0, FakeTeam(), lambda event: heard.append("first"))
+    publisher = Publisher("gpt", FakeTeam(), lambda event: heard.append("first"))
     publisher.listen(lambda event: heard.append("second"))
     publisher.publish(RecoveryPhase, name="agree", step=1, took_s=0.1)
     assert heard == ["first", "second"]

@@ -54,7 +54,7 @@ class HealthMonitor:
         optimizers: Sequence[Optimizer],
         state: TrainingState,
         publish: Publish,
-        rank: int,
+        rank: Callable[[], int],
         has_scaler: bool,
         shard: int | None = None,
     ) -> None:
@@ -130,8 +130,8 @@ class HealthMonitor:
         self._num_given_up += 1
         reason = "its parameters or its gradients differ from what they must be"
         if self._num_given_up > 1:
-            raise MiscomputingError(self._rank, step, reason)
-        logger.error("step %d: this rank (%d) gives up its state, and gets it anew: %s", step, self._rank, reason)
+            raise MiscomputingError(self._rank(), step, reason)
+        logger.error("step %d: this rank (%d) gives up its state, and gets it anew: %s", step, self._rank(), reason)
         self._digests = (-1, {})
 
     def skips(self, step: int, members: Sequence[Member], outcome: Outcome, facts: Sequence[Facts]) -> bool:
@@ -204,7 +204,7 @@ class HealthMonitor:
         )
 
     def look_for_slow_ranks(self, step: int, members: Sequence[Member], facts: Sequence[Facts]) -> None:
-        if self._slow is None or members[0].rank != self._rank:
+        if self._slow is None or members[0].rank != self._rank():
             return
         owns = {member.id: Own(each.seconds, len(each.done)) for member, each in zip(members, facts, strict=True)}
         rank_of = {member.id: member.rank for member in members}

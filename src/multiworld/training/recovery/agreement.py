@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from ..copies.plan import choose
 from ..pipeline.partial_step import NOTHING
 from ..replica.layout import lost_with, whole_replicas
+from .ranks import told_apart
 from .records import Announcement, Generation, LostMember, Member
 
 ANNOUNCED_LATE_S = 3.0
@@ -80,6 +81,14 @@ class Wait:
 
 def agree(situation: Situation, rules: Rules) -> Wait | Generation:
     """Return who goes on, or what is waited for."""
+    outcome = _agreed(situation, rules)
+    if isinstance(outcome, Wait):
+        return outcome
+    known = () if situation.current is None else [each.id for each in situation.current.members]
+    return replace(outcome, members=told_apart(outcome.members, known, rules.replica_size))
+
+
+def _agreed(situation: Situation, rules: Rules) -> Wait | Generation:
     current = situation.current
     if current is None:
         return _first(situation, rules, 1)
@@ -161,7 +170,9 @@ def _first(situation: Situation, rules: Rules, number: int, lost_at: int = -1) -
     members = [each for each in members if each.id in situation.here and _goes_on(each, situation)]
     members = whole_replicas(members, rules.replica_size)
     if len(members) < rules.min_members:
-        return _too_few("the training waits for members", len(members), rules.min_members)
+        return _too_few(
+            f"{len(members)} of at least {rules.min_members} members are here", len(members), rules.min_members
+        )
     if len(members) < (rules.expected or rules.min_members) and situation.waited_s < rules.gather_s:
         return Wait("the training waits for all that the launcher starts")
     said = {each.id: situation.said[each.id] for each in members}

@@ -215,9 +215,10 @@ class Membership:
                 continue
             if current is not None and current.number > (-1 if known is None else known.number):
                 self._standing = current
-                if current.place_of(self.member.id) >= 0:
+                place = current.place_of(self.member.id)
+                if place >= 0:
                     self._withdraw(store)
-                    self.generation = current
+                    self.generation, self.member = current, current.members[place]  # perhaps with another rank
                     return current
                 if known is not None:
                     raise ExcludedError

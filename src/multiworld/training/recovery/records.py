@@ -23,7 +23,8 @@ class Presence:
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One process of the training. ``rank``: the launcher's, or what ``join`` was given. ``host``: which machine.
+    """One process of the training. ``rank``: the launcher's, or what ``join`` was given, unless another member has it:
+    in a generation each one has its own. ``host``: which machine.
 
     ``replica``: the id of its replica, if that has several processes. They agree on it when they meet, so a replica
     that returns has another one.

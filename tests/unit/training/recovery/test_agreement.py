@@ -96,6 +96,14 @@ def test_newcomers_come_after_the_others_and_get_the_state_from_them() -> None:
     assert (generation.members, generation.stateless) == ((A, B, NEW), ("n",))
 
 
+def test_a_newcomer_with_the_rank_of_a_member_gets_a_free_one() -> None:
+    """The launcher has numbered the hosts anew after one was cut off, which then comes back."""
+    current = Generation(number=4, members=(B, C), step=7)
+    again = Member(id="d", rank=C.rank, host="far")
+    generation = chosen(seen(says(B), says(C), says(again, has_state=False), current=current))
+    assert [(each.id, each.rank) for each in generation.members] == [("b", 1), ("c", 2), ("d", 0)]
+
+
 def test_a_member_whose_program_raised_is_no_member_any_more() -> None:
     """Its record stays in the store, also for those who are started again."""
     raised = says(A, raised="ValueError: bad")
