@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from ..channel.registry import find_channel
 from ..elastic.worker.places import place as launcher_place
 from ..world.joining.join_request import check_request
+from ..world.launcher.launched import most_processes
 from ..world.launcher.process_link import process_link
 from ..world.liveness import DEFAULT_LEASE_S
 from ..world.manager import WorldManager
@@ -307,7 +308,8 @@ class Job:
         which gradients of weights are computed where a process would wait otherwise; or "auto", the faster one for each
         size of pipelines.
 
-        Raises CutError for a model that cannot be cut, with the place; PlanError if there are too few processes;
+        Raises CutError for a model that cannot be cut, with the place; PlanError if there are too few processes, also
+        with all that the launcher may start (``--nnodes 1:2``): the first step waits for those that are lacking;
         ValueError for a device or a schedule that does not exist.
         """
         self._check_not_begun("pipeline")
@@ -324,6 +326,7 @@ class Job:
             loss,
             self.options,
             num_nodes=self.world_size,
+            most_nodes=max(self.world_size, most_processes()),
             memory_bytes=memory_bytes,
             device=device,
             schedule=schedule,
@@ -435,8 +438,9 @@ class Job:
         recoveries = RecoveryEvents(self._publisher, self._team, lease_s=self.options.lease_s)
         if isinstance(parts, PipelinedParts):
             assert self._opened is not None
+            num_nodes = max(self.world_size, self._opened.templates.smallest)  # fewer wait for those that are lacking
             trainer = self._opened.make_trainer(
-                self._team, self.state, loader, self, recoveries, self.options, self.world_size
+                self._team, self.state, loader, self, recoveries, self.options, num_nodes
             )
             watched: list[nn.Parameter] = []
         else:

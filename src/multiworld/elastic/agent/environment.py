@@ -6,7 +6,7 @@ import string
 from collections.abc import Mapping
 
 from ...process.spawn.entrypoint import Entrypoint
-from ...world.launcher.launched import Launch
+from ...world.launcher.launched import MOST_VARIABLE, Launch
 from ..job.assignment import Assignment
 from ..job.options import JobOptions
 
@@ -49,6 +49,7 @@ def worker_variables(
         "TORCHELASTIC_ERROR_FILE": error_file,
         "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(each.name for each in options.signals),
         **launch.to_environment(),
+        MOST_VARIABLE: str(max(assignment.world_size, options.max_nodes * options.num_workers)),
         **_device_variables(options, assignment.local_rank, inherited),
     }
     variables.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from ...model.layers import LayeredModel, layers_by_hand, layers_of
+from ..errors import ModelTooLargeError
 from ..options import TrainingOptions
 from ..planning.nodes import Node
 from ..planning.templates import Templates
@@ -20,6 +22,8 @@ from .parts import PipelinedParts
 from .schedules import scheduled_templates, schedules_named
 from .statistics import changing
 
+logger = logging.getLogger(__name__)
+
 
 def open_pipeline(
     model: nn.Module | None,
@@ -29,6 +33,7 @@ def open_pipeline(
     options: TrainingOptions,
     *,
     num_nodes: int,
+    most_nodes: int,
     memory_bytes: int | None,
     device: torch.device | str | None,
     schedule: str,
@@ -36,7 +41,7 @@ def open_pipeline(
 ) -> Opened:
     """See ``Job.pipeline``. Raises CutError, PlanError, TypeError, ValueError for options that do not go with it.
 
-    ``is_replacement``: see ``templates_for``.
+    ``most_nodes``, ``is_replacement``: see ``templates_for``.
     """
     check_pipeline(options)
     schedules_named(schedule)
@@ -47,6 +52,7 @@ def open_pipeline(
         example,
         loss,
         num_nodes=num_nodes,
+        most_nodes=most_nodes,
         tolerate=options.tolerate,
         memory_bytes=memory_bytes,
         device=there,
@@ -87,6 +93,7 @@ def templates_for(
     loss: Loss,
     *,
     num_nodes: int,
+    most_nodes: int,
     tolerate: int,
     memory_bytes: int | None,
     device: torch.device | None = None,
@@ -95,12 +102,23 @@ def templates_for(
 ) -> Templates:
     """Measure the layers, or take what was measured before, and make templates for up to so many nodes.
 
+    ``most_nodes``: that the launcher may start. If these hold the model and those that are here do not, the templates
+    are for more than are here: the training waits for them.
     ``is_replacement``: a training waits for this process, so it measures nothing that was measured before. Members
     may come to other templates than each other: the proposer's are in the record of each generation. Raises PlanError.
     """
     profile = cached_profile(model, example, loss=loss, device=device, again=not is_replacement)
     node = Node(memory_bytes=memory_bytes or device_memory(device or model.inputs_of(example)[0].device))
-    return scheduled_templates(profile, node, schedule, num_nodes=num_nodes, tolerate=tolerate)
+    try:
+        return scheduled_templates(profile, node, schedule, num_nodes=num_nodes, tolerate=tolerate)
+    except ModelTooLargeError as error:
+        if error.smallest > most_nodes:
+            raise
+        logger.warning(
+            "%s needs %d processes, and the launcher has started %d so far: it waits for more",
+            profile.model, error.smallest, num_nodes,
+        )  # fmt: skip
+        return scheduled_templates(profile, node, schedule, num_nodes=error.smallest, tolerate=tolerate)
 
 
 def device_named(device: torch.device | str) -> torch.device:

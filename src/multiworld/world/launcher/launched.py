@@ -16,6 +16,7 @@ AGENT_VARIABLE = "MULTIWORLD_AGENT"
 WORKER_VARIABLE = "MULTIWORLD_WORKER"
 JOB_VARIABLE = "MULTIWORLD_JOB"
 GENERATION_VARIABLE = "MULTIWORLD_GENERATION"
+MOST_VARIABLE = "MULTIWORLD_MOST_PROCESSES"
 RUN_FOLDER_VARIABLE = "MULTIWORLD_RUN_FOLDER"
 MAX_JOB_NAME = 200
 MAX_WORKER_NAME = 200
@@ -68,6 +69,13 @@ def token_of_environment(environment: Mapping[str, str] | None = None) -> str:
     """Return the job token that this process was given, launched or not; empty if there is none."""
     variables: Mapping[str, str] = os.environ if environment is None else environment
     return variables.get(TOKEN_VARIABLE, "")
+
+
+def most_processes(environment: Mapping[str, str] | None = None) -> int:
+    """Return how many processes the launcher may start in all, if every host has as many as this one; 0: none did."""
+    variables: Mapping[str, str] = os.environ if environment is None else environment
+    most = variables.get(MOST_VARIABLE, "")
+    return int(most) if most.isdecimal() else 0
 
 
 def run_folder_of_environment(environment: Mapping[str, str] | None = None) -> str:

@@ -16,7 +16,7 @@ from multiworld.elastic.agent.environment import local_arguments, worker_variabl
 from multiworld.elastic.job.assignment import Assignment
 from multiworld.elastic.job.options import JobOptions, RestartBudget
 from multiworld.process.spawn.entrypoint import Entrypoint, EntrypointKind
-from multiworld.world.launcher.launched import launched
+from multiworld.world.launcher.launched import launched, most_processes
 
 PLACE = Assignment(
     generation=9,
@@ -124,6 +124,7 @@ def test_a_worker_finds_all_that_torchrun_gives_and_nothing_more_than_ours(
         "MULTIWORLD_WORKER": "5.2",
         "MULTIWORLD_JOB": "job 7",
         "MULTIWORLD_GENERATION": "9",
+        "MULTIWORLD_MOST_PROCESSES": "12",
     }
     assert ours == {**inherited, **theirs, **ours_only}
     assert local_arguments(ENTRY, PLACE.local_rank) == arguments
@@ -133,6 +134,12 @@ def test_a_worker_of_ours_knows_who_launched_it() -> None:
     found = launched(variables(job(token="secret"), {"MULTIWORLD_TOKEN": "of an outer launcher"}))
     assert found is not None
     assert (found.agent, found.worker, found.generation, found.token) == ("agent-1", "5.2", 9, "secret")
+
+
+def test_a_worker_knows_how_many_the_launcher_may_start() -> None:
+    assert most_processes(variables(job(max_nodes=9), {})) == 18
+    assert most_processes(variables(job(max_nodes=6, num_workers=1), {})) == 12  # other hosts have more than this one
+    assert most_processes({}) == 0
 
 
 def test_a_token_that_the_agent_has_is_kept_where_the_job_names_none() -> None:
