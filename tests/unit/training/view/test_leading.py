@@ -20,7 +20,7 @@ def after(
     left = [] if before is None else [each for each in before.members if each not in lost]
     gone = tuple(LostMember(id=each.id, cause="PeerDiedError") for each in lost)
     said = [Announcement(member=each, lost=gone, num_layers=num_layers, layers=tuple(range(layers))) for each in left]
-    said += [Announcement(member=each, has_state=False, num_layers=num_layers) for each in come]
+    said += [Announcement(member=each, has_state=False, num_layers=num_layers, is_whole=True) for each in come]
     here = {each.member.id: each for each in said}
     made = agree(Situation(current=before, here=frozenset(here), said=here), Rules())
     assert isinstance(made, Generation), made
