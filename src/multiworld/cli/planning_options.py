@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..command_parser import CommandParser
 from ..training.errors import TrainingError
@@ -15,6 +16,9 @@ from ..training.planning.nodes import Node
 from ..training.planning.profile import Profile
 from ..training.planning.profile_file import read_profile
 from ..training.planning.uniform import uniform_profile
+
+if TYPE_CHECKING:
+    from ..training.planning.templates import Templates
 
 BAD_INPUT = 2
 GIB = 1 << 30
@@ -31,6 +35,15 @@ class Planning:
     num_nodes: int
     tolerate: int
     num_micro_batches: int
+    schedule: str = "auto"
+
+    def templates(self) -> Templates:
+        """Return those of a job with this schedule. Raises PlanError."""
+        from ..training.planning.scheduling import scheduled_templates
+
+        return scheduled_templates(
+            self.profile, self.node, self.schedule, num_nodes=self.num_nodes, tolerate=self.tolerate
+        )
 
     @property
     def global_batch(self) -> int:
@@ -55,6 +68,12 @@ def add_planning_options(parser: CommandParser) -> None:
         type=positive_count,
         metavar="B",
         help="samples of a step, over all nodes (default: 4 micro-batches for each node)",
+    )
+    parser.add_argument(
+        "--schedule",
+        choices=("auto", "1f1b", "zero-bubble"),
+        default="auto",
+        help="as of job.pipeline(); auto: the faster one for each size (default)",
     )
     parser.add_argument("--micro-batch", type=positive_count, metavar="M", help="samples of a micro-batch (default: 1)")
     parser.add_argument("--layers", type=positive_count, metavar="L", help="instead of PROFILE: so many equal layers")
@@ -90,6 +109,7 @@ def planning_of(options: argparse.Namespace) -> Planning:
         num_nodes=options.nodes,
         tolerate=options.tolerate,
         num_micro_batches=global_batch // profile.micro_batch,
+        schedule=options.schedule,
     )
 
 

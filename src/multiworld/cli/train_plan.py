@@ -67,14 +67,11 @@ def command_parser() -> CommandParser:
 
 def view_of(planning: Planning) -> PlanView:
     """Return what is shown. Raises PlanError for what cannot be planned."""
-    from ..training.planning.templates import make_templates
     from ..training.planning.timelines import TemplateTimeline
     from ..training.planning.timing import Timing
     from ..training.view.plan_view import PlanView
 
-    templates = make_templates(
-        planning.profile, planning.node, num_nodes=planning.num_nodes, tolerate=planning.tolerate
-    )
+    templates = planning.templates()
     counts = range(templates.smallest, planning.num_nodes + 1)
     return PlanView(
         profile=planning.profile,

@@ -99,7 +99,7 @@ def _planned(options: argparse.Namespace) -> None:
 
     check_installed()
     from ..training.planning.changes.conditions import Conditions
-    from ..training.planning.templates import make_templates
+    from ..training.planning.scheduling import may_split
     from ..training.simulating.planned import POLICIES, Planned, Restarted
     from ..training.simulating.replay import replay
     from ..training.view.simulated import replayed_json, replayed_text
@@ -108,15 +108,14 @@ def _planned(options: argparse.Namespace) -> None:
     trace = _trace(options)
     options.nodes = trace.most_nodes
     planning = planning_of(options)
-    templates = make_templates(
-        planning.profile, planning.node, num_nodes=planning.num_nodes, tolerate=planning.tolerate
-    )
+    templates = planning.templates()
     conditions = Conditions(
         tolerate=planning.tolerate,
         num_micro_batches=planning.num_micro_batches,
         expected_s=trace.mean_s,
         bytes_per_s=options.gbit_s * 1e9 / 8,
         form_s=options.recovery,
+        split_backward=may_split(planning.schedule, planning.profile),
     )
     systems: list[System] = [
         *(Planned(templates, conditions, policy=policy, restore_s=options.restart) for policy in (None, *POLICIES)),

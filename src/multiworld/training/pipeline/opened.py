@@ -10,6 +10,7 @@ from ..engine.observers import RecoveryObserver, StepObserver
 from ..engine.trainer import Trainer
 from ..health.timing import StepTimer, step_timer
 from ..options import TrainingOptions
+from ..planning.scheduling import may_split
 from ..planning.templates import Templates
 from ..recovery.records import Generation
 from ..recovery.team import Team
@@ -21,7 +22,6 @@ from .model import Loss
 from .parts import PipelinedParts
 from .planner import Planner
 from .remembering import Remembering
-from .schedules import may_split
 
 
 @dataclass(frozen=True)

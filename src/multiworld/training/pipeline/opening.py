@@ -13,13 +13,13 @@ from ...model.layers import LayeredModel, layers_by_hand, layers_of
 from ..errors import ModelTooLargeError
 from ..options import TrainingOptions
 from ..planning.nodes import Node
+from ..planning.scheduling import scheduled_templates, schedules_named
 from ..planning.templates import Templates
 from ..profiles.cache import cached_profile
 from .foresight import Foresight
 from .model import Loss
 from .opened import Opened
 from .parts import PipelinedParts
-from .schedules import scheduled_templates, schedules_named
 from .statistics import changing
 
 logger = logging.getLogger(__name__)

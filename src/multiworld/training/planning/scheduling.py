@@ -1,14 +1,14 @@
-"""Which schedules a program lets its pipelines have."""
+"""Which schedules pipelines may have, by the name that a program or a command gives. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from ..errors import PlanError
-from ..planning.nodes import Node
-from ..planning.profile import Profile
-from ..planning.template import Schedule
-from ..planning.templates import Templates, faster, make_templates
+from .nodes import Node
+from .profile import Profile
+from .template import Schedule
+from .templates import Templates, faster, make_templates
 
 SCHEDULES: Final = {
     "auto": (Schedule.ONE_F_ONE_B, Schedule.ZERO_BUBBLE),

@@ -91,20 +91,21 @@ def _head(view: PlanView) -> str:
 
 
 def _templates(view: PlanView) -> str:
-    header = ("nodes", "micro-batches", "step", "bubbles", "in flight", "layers of each stage")
+    header = ("nodes", "micro-batches", "step", "bubbles", "schedule", "in flight", "layers of each stage")
     rows = [
         (
             str(each.template.num_nodes),
             str(each.template.num_micro_batches),
             duration(each.iteration_s),
             f"{100 * each.bubbles:.1f} %",
+            each.template.schedule.value,
             str(max(each.template.max_in_flight)) + (", recomputed" if each.template.recompute else ""),
             runs([stage.num_layers for stage in each.template.stages]),
         )
         for each in view.timelines
     ]
-    widths = columns([tuple(row[:5]) for row in (header, *rows)], left=0).splitlines()
-    return "\n".join(f"{start}  {row[5]}" for start, row in zip(widths, (header, *rows), strict=True))
+    widths = columns([tuple(row[:6]) for row in (header, *rows)], left=0).splitlines()
+    return "\n".join(f"{start}  {row[6]}" for start, row in zip(widths, (header, *rows), strict=True))
 
 
 def _pipelines(view: PlanView) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from multiworld.training.pipeline.schedules import may_split, schedules_named
 from multiworld.training.planning.profile import LayerCost, Profile
+from multiworld.training.planning.scheduling import may_split, schedules_named
 from multiworld.training.planning.template import Schedule
 
 

@@ -45,7 +45,7 @@ def test_the_tables_have_all_templates_and_all_counts() -> None:
         "uniform: 12 equal layers, 4.8 kB of state, 8.64 s of work in a step of 24 samples (24 micro-batches of 1)"
     )
     assert lines[1].endswith("2 nodes hold the model; 4 nodes survive the loss of any 1")
-    assert lines[lines.index("templates") + 2].split() == ["2", "8", "1.62", "s", "11.1", "%", "2", "6", "6"]
+    assert lines[lines.index("templates") + 2].split() == ["2", "8", "1.62", "s", "11.1", "%", "1f1b", "2", "6", "6"]
     table = lines[lines.index("pipelines") + 2 :]
     assert table[0].split() == ["2", "4", "s", "6", "120.0", "%", "0", "losses", "2", "(24)"]
     assert table[1].endswith("no pipelines use 3 nodes")
