@@ -257,7 +257,14 @@ def make_moves_dear() -> None:
     def even_profile(*args: Any, **given: Any) -> Profile:
         profile = cached_profile(*args, **given)
         layers = tuple(
-            dataclasses.replace(each, forward_s=0.001, backward_s=0.002, weight_backward_s=0.001, activation_bytes=0)
+            dataclasses.replace(
+                each,
+                forward_s=0.001,
+                backward_s=0.002,
+                weight_backward_s=0.001,
+                activation_bytes=0,
+                put_off_bytes=0,
+            )
             for each in profile.layers
         )
         return dataclasses.replace(profile, layers=layers, latency_s=0.0)

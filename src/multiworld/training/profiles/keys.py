@@ -10,7 +10,7 @@ from ...model.layers import LayeredModel
 from ...process.facts import cpu_model
 from ..planning.profile_file import ProfileKey
 
-MEASUREMENT = 3
+MEASUREMENT = 4
 """Raised when other things are measured, or in another way."""
 
 

@@ -60,7 +60,7 @@ def measure_layers(
     modules = [layer.module for layer in layered.layers]
     gradients = [(value, value.grad) for value in layered.parameters().values()]
     trials: list[_LayerTrial] = []
-    values: Sequence[torch.Tensor] = inputs
+    values: Sequence[torch.Tensor] = [each.clone() for each in inputs]  # a part of a dataset would count as all of it
     for parameter, _ in gradients:
         parameter.grad = None  # the measurement would add to it
     try:

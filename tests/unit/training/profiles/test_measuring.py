@@ -94,6 +94,14 @@ def test_what_a_split_backward_cannot_put_off_is_not_the_weights() -> None:
     assert layer.weight_backward_s == 0.0
 
 
+def test_an_example_that_is_a_part_of_a_dataset_counts_as_that_part() -> None:
+    parts = [nn.Linear(16, 16), nn.Linear(16, 16)]
+    example = torch.ones(1000, 16)[:ROWS]
+    first, _ = measure_layers(layers_by_hand(parts, example), example).layers
+    assert first.activation_bytes == ROWS * 16 * 4
+    assert first.put_off_bytes == 2 * ROWS * 16 * 4
+
+
 def test_the_loss_counts_as_the_last_layers() -> None:
     layered = layers_by_hand(stages(), batch())
     profile = measure_layers(layered, batch(), loss=lambda output, target: (output.exp() - target).exp().sum())
