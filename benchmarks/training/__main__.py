@@ -138,7 +138,11 @@ SUITE = Suite(
     name="training",
     lines=LINES,
     reference="plain DDP on gloo",
-    other_references={"save": "without checkpoints", "simulate": "Oobleck by the same rules"},
+    other_references={
+        "save": "without checkpoints",
+        "simulate": "Oobleck by the same rules",
+        "pipe-zero-bubble": "1F1B",
+    },
     not_alternated=NOT_REPEATED,
 )
 
