@@ -60,7 +60,8 @@ class _Launching:
         self.buckets: Sequence[FlatBucket] = ()
         self._world: World | None = None
         self._launched: set[int] = set()
-        self._under_way: list[tuple[int, Operation[None]]] = []
+        self._under_way: list[tuple[int, Operation[None], list[Tensor]]] = []
+        """Bucket, operation, and the tensors on the world's device that it fills."""
 
     @property
     def world(self) -> World:
@@ -73,11 +74,6 @@ class _Launching:
 
 class SumReduction(_Launching):
     """An all-reduce for each bucket: the fastest. Its rounding depends on the number of members."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._carried: list[Tensor] = []
-        """What the world sums up, of each bucket that is under way."""
 
     def begin_step(self, buckets: Sequence[FlatBucket], num_micro_batches: int) -> None:
         self.buckets = buckets
@@ -94,7 +90,6 @@ class SumReduction(_Launching):
 
     def use(self, world: World | None, shares: Sequence[Collection[int]]) -> None:
         self._world, self._under_way = world, []
-        self._carried.clear()
         self._launched.clear()
 
     def launch(self, bucket: int) -> None:
@@ -104,16 +99,14 @@ class SumReduction(_Launching):
         if self._world is None:
             return
         carried = flat.reduced.to(self.world.device)  # itself, where it is there already
-        self._under_way.append((bucket, self.world.start_all_reduce(carried, ReduceOp.SUM, None)))
-        self._carried.append(carried)
+        self._under_way.append((bucket, self.world.start_all_reduce(carried, ReduceOp.SUM, None), [carried]))
 
     def wait(self) -> None:
         for bucket in range(len(self.buckets)):
             if bucket not in self._launched:
                 self.launch(bucket)
         under_way, self._under_way = self._under_way, []
-        all_carried, self._carried = self._carried, []
-        for (bucket, operation), carried in zip(under_way, all_carried, strict=True):
+        for bucket, operation, (carried,) in under_way:
             self._wait(operation)
             reduced = self.buckets[bucket].reduced
             if carried is not reduced:
@@ -133,7 +126,6 @@ class TreeReduction(_Launching):
         self._summations: list[Summation] = []
         self._free: list[list[Tensor]] = []
         self._nodes: list[list[Node]] = []
-        self._received: list[list[Tensor]] = []
 
     def begin_step(self, buckets: Sequence[FlatBucket], num_micro_batches: int) -> None:
         if len(self._free) != len(buckets):
@@ -164,7 +156,7 @@ class TreeReduction(_Launching):
             self._summations[bucket].add_node(node, _adder(partial, free), _renamer(partial))
 
     def use(self, world: World | None, shares: Sequence[Collection[int]]) -> None:
-        self._world, self._under_way, self._received = world, [], []
+        self._world, self._under_way = world, []
         self._launched.clear()
         self._nodes = [nodes_of(share, self._num_leaves) for share in shares]
         if sum(map(len, shares)) != self._num_leaves:  # given up by the job's choice: no tree of all of them
@@ -183,8 +175,7 @@ class TreeReduction(_Launching):
             parts = [each[rank * shard : (rank + 1) * shard] for each in padded]
             sends.append((torch.cat(parts) if parts else flat.sums.new_empty(0)).to(world.device))
         receives = [_empty(flat, len(nodes) * shard, world) for nodes in self._nodes]
-        self._received.append(receives)
-        self._under_way.append((bucket, world.start_all_to_all(receives, sends, None)))
+        self._under_way.append((bucket, world.start_all_to_all(receives, sends, None), receives))
 
     def wait(self) -> None:
         if self._world is None:
@@ -196,20 +187,20 @@ class TreeReduction(_Launching):
                 self.launch(bucket)
         self._launched.clear()
         gathering = []
-        for number, operation in self._under_way:
+        for number, operation, received in self._under_way:
             self._wait(operation)
-            gathering.append(self._gather(number))
+            gathering.append(self._gather(number, received))
         self._under_way = []
         for flat, (operation, whole) in zip(self.buckets, gathering, strict=True):
             self._wait(operation)
             flat.reduced.copy_(whole[: flat.reduced.numel()])
 
-    def _gather(self, bucket: int) -> tuple[Operation[None], Tensor]:
+    def _gather(self, bucket: int, received: Sequence[Tensor]) -> tuple[Operation[None], Tensor]:
         world, flat = self.world, self.buckets[bucket]
         shard = _shard_size(flat, world.world_size)
         values: dict[Node, Tensor] = {}
-        for nodes, received in zip(self._nodes, self._received[bucket], strict=True):
-            values.update(zip(nodes, torch.split(received, shard) if nodes else (), strict=True))
+        for nodes, flats in zip(self._nodes, received, strict=True):
+            values.update(zip(nodes, torch.split(flats, shard) if nodes else (), strict=True))
         total = sum_up(values, self._num_leaves, torch.add)
         whole = _empty(flat, shard * world.world_size, world)
         return world.start_all_gather(list(torch.split(whole, shard)), total.contiguous(), None), whole
