@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from .batches import target_of
 
@@ -59,17 +60,19 @@ class LayeredModel:
     digest: str
     take: Callable[[Any], tuple[torch.Tensor, ...]] = field(repr=False)
 
-    def inputs_of(self, batch: Any) -> tuple[torch.Tensor, ...]:
-        """Return what layer 0 is called with for a micro-batch of a loader.
+    def inputs_of(self, batch: Any, device: torch.device | None = None) -> tuple[torch.Tensor, ...]:
+        """Return what layer 0 is called with for a micro-batch of a loader, on a device; None: where the batch is.
 
         Raises PayloadMismatchError for a batch with other entries than the example, or of shapes for which the layers
         would not compute what the model computes.
         """
-        return self.take(batch)
+        inputs = self.take(batch)
+        return inputs if device is None else tuple(each.to(device) for each in inputs)
 
-    def target_of(self, batch: Any) -> Any:
-        """Return what the loss gets beside the output."""
-        return target_of(batch)
+    def target_of(self, batch: Any, device: torch.device | None = None) -> Any:
+        """Return what the loss gets beside the output, its tensors on a device; None: where the batch is."""
+        target = target_of(batch)
+        return target if device is None else pytree.tree_map_only(torch.Tensor, lambda each: each.to(device), target)
 
     def parameters(self) -> Mapping[str, nn.Parameter]:
         """Return the parameters of all layers by name, each once."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from ...model.layers import LayeredModel
@@ -30,7 +29,7 @@ class LayeredStage:
         return [each.to(self._device) for each in tensors]
 
     def inputs_of(self, batch: Any) -> tuple[Tensor, ...]:
-        return tuple(self.here(self._model.inputs_of(batch)))
+        return self._model.inputs_of(batch, self._device)
 
     def needs_gradient(self, layer: int) -> Sequence[bool]:
         crossings = self._model.layers[layer - 1].outputs
@@ -50,5 +49,4 @@ class LayeredStage:
         return values
 
     def loss(self, output: Any, batch: Any) -> Tensor:
-        target = pytree.tree_map_only(Tensor, lambda each: each.to(self._device), self._model.target_of(batch))
-        return self._loss(output, target)
+        return self._loss(output, self._model.target_of(batch, self._device))

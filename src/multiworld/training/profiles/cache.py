@@ -18,7 +18,7 @@ from ..errors import ProfileError
 from ..planning.profile import Profile
 from ..planning.profile_file import ProfileKey, profile_text, read_profile
 from .keys import key_of
-from .measuring import ADAMW_STATES, Loss, inputs_on, measure_layers
+from .measuring import ADAMW_STATES, Loss, measure_layers
 from .turns import one_at_a_time
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def cached_profile(
     of another measurement, is measured anew with a warning. A file is written under another name and renamed. A folder
     that cannot be written costs no more than a warning.
     """
-    device, inputs = inputs_on(layered, batch, device)
+    inputs = layered.inputs_of(batch, device)
     named = "" if loss is None else getattr(loss, "__qualname__", type(loss).__qualname__)
     key = key_of(layered, inputs, optimizer_states=optimizer_states, loss=named)
     folder = folder or default_folder()

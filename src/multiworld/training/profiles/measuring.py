@@ -10,7 +10,6 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ...model.layers import LayeredModel, ModelLayer
 from ...model.layers.trial import left_as_it_was
@@ -56,7 +55,8 @@ def measure_layers(
     ends = time.monotonic() + limit_s
     if runs < 1 or optimizer_states < 0:
         raise ValueError(f"runs={runs}, optimizer_states={optimizer_states}: expected 1 or more, and 0 or more")
-    device, inputs = inputs_on(layered, batch, device)
+    inputs = layered.inputs_of(batch, device)
+    device = device or inputs[0].device
     modules = [layer.module for layer in layered.layers]
     gradients = [(value, value.grad) for value in layered.parameters().values()]
     trials: list[_LayerTrial] = []
@@ -91,17 +91,8 @@ def _run_in_turn(trials: Sequence[_LayerTrial], runs: int, ends: float) -> None:
             return
 
 
-def inputs_on(
-    layered: LayeredModel, batch: Any, device: torch.device | None
-) -> tuple[torch.device, tuple[torch.Tensor, ...]]:
-    """Return the device, and there what layer 0 is called with. None: where the batch is."""
-    inputs = layered.inputs_of(batch)
-    device = device or inputs[0].device
-    return device, tuple(each.to(device) for each in inputs)
-
-
 def _with_target(loss: Loss, layered: LayeredModel, batch: Any, device: torch.device) -> Callable[[Any], torch.Tensor]:
-    target = pytree.tree_map_only(torch.Tensor, lambda each: each.to(device), layered.target_of(batch))
+    target = layered.target_of(batch, device)
     return lambda output: loss(output, target)
 
 
