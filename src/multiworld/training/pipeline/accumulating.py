@@ -29,10 +29,9 @@ class OwnSum:
 class Accumulation:
     """Of one set of owners. ``world``: theirs; None: this member is the only one.
 
-    ``computes``: False of an owner that only needs the gradients. ``shares``:
-    the micro-batches of each owner. ``skipped``: those that this member may compute, and that are in the sums of an
-    owner already. ``exact``: sums over the canonical tree, see ``engine.tree``. ``recompute``: forwards are computed
-    once more in backward.
+    ``computes``: False of an owner that only needs the gradients. ``shares``: the micro-batches of each owner.
+    ``skipped``: those that this member may compute, and that are in the sums of an owner already. ``exact``: sums over
+    the canonical tree, see ``engine.tree``. ``recompute``: forwards are computed once more in backward.
     """
 
     def __init__(

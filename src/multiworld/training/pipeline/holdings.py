@@ -189,7 +189,7 @@ class Holdings:
         Raises ValueError for a state of another model, before anything changes.
         """
         given = {**state["parameters"], **state["buffers"]}
-        wanted = {name for layer in state["layers"] for name, _ in self._named(layer)}
+        wanted = self._names_of(state["layers"])
         if given.keys() != wanted or len(state["optimizers"]) != len(self._optimizers):
             different = sorted(given.keys() ^ wanted)
             raise ValueError(f"a state of layers {state['layers']} is of another model: it differs in {different}")
@@ -324,7 +324,7 @@ class Holdings:
         computed = frozenset(layers)
         wanted = computed.union(ahead)
         assert wanted <= self.held or self.is_whole, "a layer can only be kept that is held"
-        kept = {name for layer in wanted for name, _ in self._named(layer)}
+        kept = self._names_of(wanted)
         for name, own in (*self._parameters.items(), *self._buffers.items()):
             if name not in kept and (name not in self._dropped or name in self._awaited):
                 self._dropped.add(name)
