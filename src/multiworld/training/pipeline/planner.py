@@ -10,6 +10,7 @@ from itertools import accumulate
 from ..planning.changes.conditions import Conditions
 from ..planning.changes.moves import busiest_bytes, moves_to
 from ..planning.changes.reconfiguration import CheckpointNeeded, Reconfiguration, reconfigure, start
+from ..planning.in_flight import executed_in_flight
 from ..planning.instantiation import instantiate
 from ..planning.operations import Kind
 from ..planning.plan import Move, Pipeline, Plan
@@ -160,7 +161,7 @@ class Planner:
         limits = {place: limit for each in chosen.shared for place, limit in each.limits.items()}
         assignment = Assignment(
             num_layers=self._templates.profile.num_layers,
-            pipelines=tuple(_assigned(each, index, limits) for index, each in enumerate(chosen.plan.pipelines)),
+            pipelines=tuple(self._assigned(each, index, limits) for index, each in enumerate(chosen.plan.pipelines)),
             moves=tuple(
                 LayerMove(first=each.layer, end=each.layer + 1, source=each.source, destination=each.destination)
                 for each in chosen.moves
@@ -174,6 +175,20 @@ class Planner:
             orders=tuple(_orders(chosen)),
         )
         return with_busy(assignment, self._templates.profile)
+
+    def _assigned(self, pipeline: Pipeline, index: int, limits: Mapping[tuple[int, int], int]) -> AssignedPipeline:
+        """``limits``: micro-batches in flight by pipeline and stage, where members also compute for other pipelines."""
+        template = pipeline.template
+        assert [each.node for each in template.stages] == list(range(template.num_nodes)), "a stage on each node"
+        usual = executed_in_flight(template, pipeline.num_micro_batches, self._templates)
+        return AssignedPipeline(
+            members=pipeline.members,
+            starts=tuple(each.first for each in template.stages),
+            num_micro_batches=pipeline.num_micro_batches,
+            max_in_flight=tuple(limits.get((index, stage), most) for stage, most in enumerate(usual)),
+            schedule=template.schedule,
+            recompute=template.recompute,
+        )
 
     def _plan(self, assignment: Assignment) -> Plan:
         return Plan(
@@ -219,20 +234,6 @@ def _of_lost(before: Generation, generation: Generation) -> set[int]:
     shares = StepShares(before.assignment, before.remaining if before.step == generation.step else None)
     lost = set(before.assignment.members).difference(each.id for each in generation.members)
     return {number for member in lost for number in shares.computed_by(member)}
-
-
-def _assigned(pipeline: Pipeline, index: int, limits: Mapping[tuple[int, int], int]) -> AssignedPipeline:
-    """``limits``: micro-batches in flight by pipeline and stage, where members also compute for other pipelines."""
-    template = pipeline.template
-    assert [each.node for each in template.stages] == list(range(template.num_nodes)), "a stage on each node"
-    return AssignedPipeline(
-        members=pipeline.members,
-        starts=tuple(each.first for each in template.stages),
-        num_micro_batches=pipeline.num_micro_batches,
-        max_in_flight=tuple(limits.get((index, stage), most) for stage, most in enumerate(template.max_in_flight)),
-        schedule=template.schedule,
-        recompute=template.recompute,
-    )
 
 
 def _orders(chosen: Reconfiguration) -> Iterator[SharedOrder]:

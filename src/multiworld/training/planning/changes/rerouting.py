@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..in_flight import room_in_flight
 from ..instantiation import divide_among
 from ..plan import LOST, Pipeline, Plan, Reroute
-from ..search.segments import Segments
 from ..template import Schedule, Template
 from ..template_set import TemplateSet
 from ..timing import Timing
@@ -201,23 +201,8 @@ def _limits(
     limits = {}
     for stage, each in enumerate(template.stages):
         own = template.max_in_flight[stage]
-        room = _room(template, stage, templates, is_split=is_split)
+        room = room_in_flight(template, stage, templates, is_split=is_split)
         for pipeline in group:
             others = sum(1 for (_, node), given in peers.items() if node == each.node and pipeline in given)
             limits[pipeline, stage] = min(own * (1 + others), room if is_split else max(own, room))
     return limits
-
-
-def _room(template: Template, stage: int, templates: TemplateSet, *, is_split: bool) -> int:
-    """Return how many micro-batches a stage's device could hold."""
-    each, most = template.stages[stage], 2**16
-    if templates.node.memory_bytes is None:
-        return most
-    segments = Segments.of(templates.profile.split if is_split else templates.profile, each.devices)
-    first, end = np.array([each.first]), np.array([each.end])
-    one, two = (
-        float(segments.needed_bytes(first, end, np.array([count]), recompute=template.recompute)[0]) for count in (1, 2)
-    )
-    if two <= one:
-        return most
-    return 1 + int(max(0.0, templates.node.memory_bytes - one) // (two - one))
