@@ -53,9 +53,9 @@ class Targeted(Dataset[tuple[Tensor, Targets]]):
 class Paced(nn.Module):
     """A layer that takes ``pace_s`` for each micro-batch, a third of it in its forward and the rest in its backward.
 
-    It waits for what is left of that once it has computed. So more processes than processors are as fast as so many
-    machines. ``weight``: the last third is waited where the gradient of this parameter is made. ``padding_bytes``: of a
-    parameter that is not trained.
+    What it has not computed of that it waits. So more processes than processors are as fast as so many machines, as
+    far as processors are free: a profile of layers does not count what a thread waited for one. ``weight``: the last
+    third is waited where the gradient of this parameter is made. ``padding_bytes``: of a parameter that is not trained.
     """
 
     def __init__(
@@ -63,39 +63,39 @@ class Paced(nn.Module):
     ) -> None:
         super().__init__()
         self.layer, self._third_s, self._backward_s = layer, pace_s / 3, pace_s * 2 / 3
-        self._backward_ends = 0.0
+        self._backward_began = 0.0  # of the thread's time
         if weight is not None:
             self._backward_s = self._third_s
-            weight.register_hook(lambda _: self._wait_beside_backward())  # type: ignore[no-untyped-call]
+            weight.register_hook(lambda _: time.sleep(self._third_s))  # type: ignore[no-untyped-call]
         self.padding = nn.Parameter(torch.zeros(padding_bytes, dtype=torch.uint8), requires_grad=False)
 
     def forward(self, values: Tensor) -> Tensor:
-        began = time.monotonic()
+        began = time.thread_time()
         values = values.view_as(values)  # of its own: its hook comes before those of the tensor that a layer returned
         try:
             output: Tensor = self.layer(values)
         finally:  # torch ends a forward early that it computes once more; in a backward, which takes longer by it
-            _wait_until(began + self._third_s)
-            self._backward_ends += time.monotonic() - began
+            computed_s = time.thread_time() - began
+            self._backward_began += computed_s
+            _wait(self._third_s - computed_s)
         if not output.requires_grad:
             return output
         if values.requires_grad:
             output.register_hook(lambda _: self._begin_backward())  # type: ignore[no-untyped-call]
-            values.register_hook(lambda _: _wait_until(self._backward_ends))  # type: ignore[no-untyped-call]
+            values.register_hook(lambda _: self._end_backward())  # type: ignore[no-untyped-call]
         else:  # nothing tells when the backward of a first layer ends
             output.register_hook(lambda _: time.sleep(self._backward_s))  # type: ignore[no-untyped-call]
         return output
 
     def _begin_backward(self) -> None:
-        self._backward_ends = time.monotonic() + self._backward_s
+        self._backward_began = time.thread_time()
 
-    def _wait_beside_backward(self) -> None:
-        time.sleep(self._third_s)
-        self._backward_ends += self._third_s
+    def _end_backward(self) -> None:
+        _wait(self._backward_s - (time.thread_time() - self._backward_began))
 
 
-def _wait_until(at: float) -> None:
-    time.sleep(max(0.0, at - time.monotonic()))
+def _wait(seconds: float) -> None:
+    time.sleep(max(0.0, seconds))
 
 
 def main() -> None:

@@ -114,12 +114,11 @@ def _lines(name: str, joined: Sequence[_Joined]) -> list[Line]:
 
 
 def _step_s(run: Run, after: float, steps: int) -> float:
-    """Return what one of the last steps took, on the slowest process."""
-    return max(_mean_s([entry.at for entry in entries][-steps:]) for entries in run.commits(after).values())
-
-
-def _mean_s(times: Sequence[float]) -> float:
-    return (times[-1] - times[0]) / (len(times) - 1)
+    """Return the median of what the last steps took, on the slowest process."""
+    return max(
+        median([b.at - a.at for a, b in itertools.pairwise(entries[-steps - 1 :])])
+        for entries in run.commits(after).values()
+    )
 
 
 def _longest_s(run: Run, after: float, pids: Sequence[int]) -> float:
