@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .accumulating import Accumulation
-from .holdings import Use
+from .contents import Use
 
 SMALL = 1e-6  # as of torch.nn.utils.clip_grad_norm_
 

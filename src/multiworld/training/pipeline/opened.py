@@ -54,7 +54,7 @@ class Opened:
     ) -> Trainer:
         """Raises TypeError that names a part of the state which cannot be sent to others."""
         state.apart = self.parts.holdings
-        state.add("optimizers", self.parts.holdings)
+        state.add("optimizers", self.parts.holdings.optimizers)
         experience = Experience(now=time.monotonic())
         membership = team.membership
         planner = Planner(
@@ -63,7 +63,7 @@ class Opened:
             num_micro_batches=loader.num_micro_batches,
             experience=experience,
             foresight=self.foresight,
-            together=self.parts.holdings.together,
+            together=self.parts.holdings.contents.together,
             split_backward=may_split(self.parts.schedule, self.templates.profile),
         )
         planner.check(num_nodes)

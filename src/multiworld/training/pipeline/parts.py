@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import StepError
+from .contents import Contents
 from .holdings import Holdings
 from .missed import OptimizerFactory
 
@@ -30,12 +31,12 @@ class PipelinedParts:
     ) -> None:
         """``changing``: names of the buffers that a forward changes. ``schedule``, ``device``: see ``Job.pipeline``."""
         self.device = device or next(iter(model.parameters().values())).device
-        self.model, self.holdings = model, Holdings(model.layers, changing, exact=exact, device=self.device)
+        self.model, self.holdings = model, Holdings(Contents(model.layers, changing, exact=exact), device=self.device)
         self._changing, self.schedule = changing, schedule
 
     @property
     def optimizers(self) -> list[Optimizer]:
-        return self.holdings.optimizers
+        return list(self.holdings.optimizers)
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:

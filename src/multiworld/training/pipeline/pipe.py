@@ -34,7 +34,7 @@ class Pipe:
     def __repr__(self) -> str:
         present = self._present()
         if present is None:
-            return f"<Pipe of {self._parts.model.name!r}: {self._parts.holdings.num_layers} layers, not begun>"
+            return f"<Pipe of {self._parts.model.name!r}: {self._parts.holdings.contents.num_layers} layers, not begun>"
         role = present[0].role_of(present[1])
         if role is None:
             return f"<Pipe of {self._parts.model.name!r}: nothing to do>"

@@ -44,7 +44,8 @@ class Pipelined:
         self._team, self._state, self._loader = parts.team, parts.state, parts.loader
         self._services, self._standing, self._beginning = parts.services, parts.standing, parts.beginning
         self._observer, self._recoveries = parts.observer, parts.recoveries
-        self._holdings, self._model, self._exact = holdings, model, exact
+        self._holdings, self._contents = holdings, holdings.contents
+        self._model, self._exact = model, exact
         self._preparing = Preparing(parts, holdings, exact=exact)
         self._worlds = self._preparing.worlds
         self._collected = nothing_collected()
@@ -153,7 +154,7 @@ class Pipelined:
         reduced = [each for accumulation in accumulations for each in accumulation.reduced]
         more = self._services.own_facts(self._state.step)
         more = {**more, **self._services.health.own_facts(self._state.step, reduced)}
-        index = {name: number for number, name in enumerate(self._holdings.uses)}
+        index = {name: number for number, name in enumerate(self._contents.uses)}
         return Facts(
             step=self._state.step,
             member=self._team.membership.member.id,
@@ -193,7 +194,7 @@ class Pipelined:
             with contextlib.suppress(WorldBrokenError, WorldClosedError):
                 self._team.meet()
             raise
-        names = self._holdings.uses
+        names = self._contents.uses
         unused_by = [frozenset(each.unused) for each in facts]
         for each in self._collected.accumulations:
             unused = {
@@ -202,7 +203,7 @@ class Pipelined:
             each.apply(outcome.num_done, unused, skips=skips)
         if self._prefetching is not None:
             self._prefetching.keep({} if skips else _mean_changes(self._collected))
-        self._holdings.add_up()
+        self._contents.add_up()
         self._clip(step, facts, outcome.num_done)
         self._collected.progress.is_complete = False
         if self._redo_began is not None:
@@ -215,14 +216,14 @@ class Pipelined:
     def _own_squares(self) -> tuple[float, ...]:
         if self._holdings.max_grad_norm is None:
             return ()
-        uses = self._holdings.uses_of(range(self._holdings.num_layers))
+        uses = self._contents.uses_of(range(self._contents.num_layers))
         return own_squares(self._collected.accumulations, uses, self._team.place, exact=self._exact)
 
     def _clip(self, step: Step, facts: Sequence[Facts], num_done: int) -> None:
         max_norm = self._holdings.max_grad_norm
         if max_norm is not None:
             norm = norm_of([each.squares for each in facts], num_done)
-            clip(self._holdings.gradients(), norm, max_norm)
+            clip(self._contents.gradients(), norm, max_norm)
             step.values = {**step.values, "grad_norm": norm}
 
     def step_ended(self, step: Step) -> None:
@@ -264,7 +265,7 @@ class Pipelined:
             step=self._state.step,
             is_complete=collected.progress.is_complete and is_computing,
             layers=tuple(sorted(self._holdings.held)) if self._standing.has_state else (),
-            num_layers=self._holdings.num_layers,
+            num_layers=self._contents.num_layers,
             is_whole=self._holdings.is_whole,
             saved_step=self._services.saved_step(),  # also with the state: layers may have been lost
             partial=collected.partial_step() if has_part else NOTHING,

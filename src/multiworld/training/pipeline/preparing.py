@@ -78,7 +78,7 @@ class Preparing:
             prefetching = Prefetching(generation, world, holdings, me, self._got)
         team.meet()  # nobody drops a layer before all have got theirs
         kept = shares.kept_by(me)
-        kept_sums, kept_losses = own.sums(holdings.summed_in(kept)) if kept else {}, own.losses(kept)
+        kept_sums, kept_losses = own.sums(holdings.contents.summed_in(kept)) if kept else {}, own.losses(kept)
         holdings.hold(assignment.layers_of(me), ahead=coming & holdings.held)
         holdings.expect(coming - holdings.held)
         before = own.progress
@@ -112,14 +112,14 @@ class Preparing:
         return self._collected(generation, StepShares(generation.assignment, None), step, collected.progress)
 
     def _owned(self, generation: Generation, shares: StepShares) -> list[Owned]:
-        assignment, holdings = generation.assignment, self._holdings
+        assignment, contents = generation.assignment, self._holdings.contents
         assert assignment is not None
         layers = self._needed(generation)
         return owned_by(
             assignment,
             generation.place_of,
-            {name: (each.held_in, each.computed_in) for name, each in holdings.uses_of(layers).items()},
-            {name: holdings.layers_with(name) for name in holdings.changing_buffers_of(layers)},
+            {name: (each.held_in, each.computed_in) for name, each in contents.uses_of(layers).items()},
+            {name: contents.layers_with(name) for name in contents.changing_buffers_of(layers)},
             shares.kind,
             coming=generation.coming,
         )
@@ -131,16 +131,16 @@ class Preparing:
         return _coming_layers(generation, me).union(assignment.layers_of(me))
 
     def _collected(self, generation: Generation, shares: StepShares, step: int, progress: StepProgress) -> Collected:
-        assignment, holdings, me = generation.assignment, self._holdings, self._team.membership.member.id
+        assignment, contents, me = generation.assignment, self._holdings.contents, self._team.membership.member.id
         assert assignment is not None
         role, layers = assignment.role_of(me), assignment.layers_of(me)
         needed = self._needed(generation)
-        uses, buffers = holdings.uses_of(needed), holdings.changing_buffers_of(needed)
+        uses, buffers = contents.uses_of(needed), contents.changing_buffers_of(needed)
         leaves = {name: each.leaf for name, each in uses.items()}
         ids = [each.id for each in generation.members]
 
         def accumulation(owned: Owned) -> Accumulation:
-            computed_in = uses[owned.uses[0]].computed_in if owned.uses else holdings.layers_with(owned.buffers[0])
+            computed_in = uses[owned.uses[0]].computed_in if owned.uses else contents.layers_with(owned.buffers[0])
             mine = [layer for layer in computed_in if layer in layers]
             return Accumulation(
                 owned,
@@ -148,7 +148,7 @@ class Preparing:
                 [shares.of(ids[place], computed_in) for place in owned.owners],
                 leaves,
                 buffers,
-                holdings.modules_of(layers),
+                contents.modules_of(layers),
                 num_micro_batches=self._loader.num_micro_batches,
                 exact=self._exact,
                 computes=bool(mine),
@@ -170,7 +170,7 @@ class Preparing:
         return {
             "common": self._state.capture() if shipment.is_first else None,
             "layers": self._holdings.capture(shipment.layers),
-            "sums": packed(own.sums(self._holdings.summed_in(shipment.sums))) if shipment.sums else {},
+            "sums": packed(own.sums(self._holdings.contents.summed_in(shipment.sums))) if shipment.sums else {},
             "losses": own.losses(shipment.sums),
         }
 

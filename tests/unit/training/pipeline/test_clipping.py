@@ -10,7 +10,7 @@ from torch import nn
 
 from multiworld.training.pipeline.accumulating import Accumulation
 from multiworld.training.pipeline.clipping import clip, norm_of, own_squares
-from multiworld.training.pipeline.holdings import Use
+from multiworld.training.pipeline.contents import Use
 from multiworld.training.pipeline.owners import Owned
 
 

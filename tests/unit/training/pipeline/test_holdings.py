@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from multiworld.model.layers import layers_by_hand
+from multiworld.training.pipeline.contents import Contents
 from multiworld.training.pipeline.holdings import Holdings
 
 EXAMPLE = torch.arange(6.0).reshape(2, 3)
@@ -21,7 +22,7 @@ def chain(seed: int = 0) -> list[nn.Module]:
 
 def holdings(seed: int = 0) -> tuple[Holdings, torch.optim.Optimizer, list[nn.Module]]:
     stages = chain(seed)
-    held = Holdings(layers_by_hand(stages, (EXAMPLE, EXAMPLE)).layers, {"1.running_mean", "1.running_var"})
+    held = Holdings(Contents(layers_by_hand(stages, (EXAMPLE, EXAMPLE)).layers, {"1.running_mean", "1.running_var"}))
     optimizer = held.add_optimizer(lambda parameters: torch.optim.AdamW(parameters, lr=0.1))
     return held, optimizer, stages
 
@@ -37,10 +38,10 @@ def train(stages: list[nn.Module], optimizer: torch.optim.Optimizer) -> None:
 
 def test_names_are_those_of_the_whole_model() -> None:
     held, _, _ = holdings()
-    assert list(held.uses_of([2])) == ["2.weight", "2.bias"]
-    assert held.uses == [f"{layer}.{name}" for layer in range(4) for name in ("weight", "bias")]
-    assert list(held.changing_buffers_of([0, 1])) == ["1.running_mean", "1.running_var"]
-    assert held.layers_with("1.weight") == [1]
+    assert list(held.contents.uses_of([2])) == ["2.weight", "2.bias"]
+    assert held.contents.uses == [f"{layer}.{name}" for layer in range(4) for name in ("weight", "bias")]
+    assert list(held.contents.changing_buffers_of([0, 1])) == ["1.running_mean", "1.running_var"]
+    assert held.contents.layers_with("1.weight") == [1]
 
 
 def test_layers_that_are_not_held_have_no_memory_and_no_optimizer_state() -> None:
@@ -71,7 +72,7 @@ def test_layers_of_another_process_go_on_as_they_did_there() -> None:
 def test_only_a_processs_own_layers_go_to_its_device() -> None:
     """Each copy to ``cpu:0`` is a new one, so it stands for another device."""
     stages = chain()
-    held = Holdings(layers_by_hand(stages, (EXAMPLE, EXAMPLE)).layers, device=torch.device("cpu", 0))
+    held = Holdings(Contents(layers_by_hand(stages, (EXAMPLE, EXAMPLE)).layers), device=torch.device("cpu", 0))
     optimizer = held.add_optimizer(torch.optim.AdamW)
     train(stages, optimizer)
     state = {name: each.clone() for name, each in stages[3].state_dict().items()}
@@ -92,7 +93,7 @@ def test_the_same_optimizer_keeps_its_rates_for_other_layers() -> None:
     held.hold([3])
     assert optimizer.param_groups[0]["lr"] == 0.05
     newcomer, its_optimizer, _ = holdings()
-    newcomer.load_state_dict(held.state_dict())
+    newcomer.optimizers.load_state_dict(held.optimizers.state_dict())
     assert its_optimizer.param_groups[0]["lr"] == 0.05
 
 
@@ -140,8 +141,8 @@ def test_a_layer_that_comes_later_goes_on_as_where_it_came_from() -> None:
     state = copy.deepcopy(theirs.capture([0, 1]))
     train(their_stages, their_optimizer)
     mine.take(state)
-    for name, use in mine.uses_of([0, 1]).items():
-        use.leaf.grad = theirs.uses_of([0, 1])[name].leaf.grad
+    for name, use in mine.contents.uses_of([0, 1]).items():
+        use.leaf.grad = theirs.contents.uses_of([0, 1])[name].leaf.grad
     my_optimizer.step()
     assert mine.held == {0, 1, 3}
     for layer in (0, 1):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from multiworld.model.layers import layers_by_hand
+from multiworld.training.pipeline.contents import Contents
 from multiworld.training.pipeline.holdings import Holdings
 
 EXAMPLE = torch.arange(6.0).reshape(2, 3)
@@ -25,20 +26,20 @@ class Process:
         if tied:
             stages[2].weight = stages[0].weight
         self.stages = stages
-        self.held = Holdings(layers_by_hand(stages, (EXAMPLE, EXAMPLE)).layers, {MEAN})
+        self.held = Holdings(Contents(layers_by_hand(stages, (EXAMPLE, EXAMPLE)).layers, {MEAN}))
         self.optimizer = self.held.add_optimizer(partial(torch.optim.AdamW, lr=0.1))
         self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.5)
 
     def step(self, gradients: dict[str, Tensor]) -> None:
-        for name, use in self.held.uses_of(range(4)).items():
+        for name, use in self.held.contents.uses_of(range(4)).items():
             use.leaf.grad = gradients[name].clone()
-        nn.utils.clip_grad_value_([use.leaf for use in self.held.uses_of(range(4)).values()], 0.3)
+        nn.utils.clip_grad_value_([use.leaf for use in self.held.contents.uses_of(range(4)).values()], 0.3)
         self.optimizer.step()
         self.scheduler.step()
 
 
 def some_gradients(process: Process) -> dict[str, Tensor]:
-    return {name: torch.randn(use.leaf.shape) for name, use in process.held.uses_of(range(4)).items()}
+    return {name: torch.randn(use.leaf.shape) for name, use in process.held.contents.uses_of(range(4)).items()}
 
 
 @pytest.mark.parametrize("num_late", [0, 1, 3])
@@ -70,7 +71,7 @@ def test_nothing_is_kept_of_layers_that_are_given_up() -> None:
     late.held.hold([2, 3])
     late.held.expect([0, 1])
     missed = late.held.miss([0, 1])
-    late.step({name: torch.ones_like(use.leaf) for name, use in late.held.uses_of(range(4)).items()})
+    late.step({name: torch.ones_like(use.leaf) for name, use in late.held.contents.uses_of(range(4)).items()})
     assert len(missed.events) == 1
     late.held.hold([2, 3])
     late.optimizer.step()

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from multiworld.model.layers import layers_by_hand
-from multiworld.training.pipeline.holdings import Holdings, Use
+from multiworld.training.pipeline.contents import Contents, Use
+from multiworld.training.pipeline.holdings import Holdings
 
 EXAMPLE = torch.arange(6.0).reshape(2, 3)
 
@@ -36,15 +37,15 @@ def test_each_layer_has_a_leaf_and_their_gradients_add_up_to_that_of_the_paramet
         expected = gradient(tied_chain(same_module=same_module)).clone()
         stages = tied_chain(same_module=same_module)
         layers = layers_by_hand(stages, (EXAMPLE, EXAMPLE)).layers
-        held = Holdings(layers, exact=True)
-        weights = [each for each in held.uses_of([0]).values() if each.parameter == "0.weight"]
+        held = Holdings(Contents(layers, exact=True))
+        weights = [each for each in held.contents.uses_of([0]).values() if each.parameter == "0.weight"]
         assert [(each.held_in, each.computed_in) for each in weights] == [((0, 2), (0,)), ((0, 2), (2,))]
         values: tuple[torch.Tensor, ...] = (EXAMPLE,)
         for layer in layers[:-1]:
             values = layer.module(*values)
         layers[-1].module(*values).square().mean().backward()
         assert all(each.leaf.grad is not None for each in weights)
-        held.add_up()
+        held.contents.add_up()
         first = stages[0]
         assert isinstance(first, nn.Linear)
         assert first.weight.grad is not None
@@ -53,7 +54,7 @@ def test_each_layer_has_a_leaf_and_their_gradients_add_up_to_that_of_the_paramet
 
 
 def test_leaves_share_the_parameters_memory_wherever_that_goes() -> None:
-    held = Holdings(layers_by_hand(tied_chain(same_module=False), (EXAMPLE, EXAMPLE)).layers, exact=True)
+    held = Holdings(Contents(layers_by_hand(tied_chain(same_module=False), (EXAMPLE, EXAMPLE)).layers, exact=True))
     held.add_optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
     state = held.capture([2])
     state["parameters"] = {name: torch.full_like(each, 7.0) for name, each in state["parameters"].items()}
@@ -64,19 +65,19 @@ def test_leaves_share_the_parameters_memory_wherever_that_goes() -> None:
 
 
 def test_gradients_of_a_step_that_did_not_end_go_with_their_layers() -> None:
-    held = Holdings(layers_by_hand(tied_chain(same_module=False), (EXAMPLE, EXAMPLE)).layers, exact=True)
+    held = Holdings(Contents(layers_by_hand(tied_chain(same_module=False), (EXAMPLE, EXAMPLE)).layers, exact=True))
     held.add_optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
-    for use in held.uses_of([2]).values():
+    for use in held.contents.uses_of([2]).values():
         use.leaf.grad = torch.ones_like(use.leaf)
     held.hold([1])
-    held.add_up()
-    assert held.gradients() == []
+    held.contents.add_up()
+    assert held.contents.gradients() == []
 
 
 def test_without_exact_a_parameter_is_one_leaf() -> None:
-    held = Holdings(layers_by_hand(tied_chain(same_module=False), (EXAMPLE, EXAMPLE)).layers)
+    held = Holdings(Contents(layers_by_hand(tied_chain(same_module=False), (EXAMPLE, EXAMPLE)).layers))
     assert [(each.held_in, each.computed_in) for each in _weights(held)] == [((0, 2), (0, 2))]
 
 
 def _weights(held: Holdings) -> list[Use]:
-    return [each for each in held.uses_of([0]).values() if each.parameter == "0.weight"]
+    return [each for each in held.contents.uses_of([0]).values() if each.parameter == "0.weight"]
