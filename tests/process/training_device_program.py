@@ -45,7 +45,7 @@ def main() -> None:
     if is_piped:
         # Of a lazy tensor it is not known how much memory it takes, so the layers are not measured.
         vars(opening)["cached_profile"] = lambda *_, **__: uniform_profile(len(stages), layer_bytes=LAYER_BYTES)
-        example = tuple(each[:MICRO_BATCH].to(next(model.parameters()).device) for each in data.tensors)
+        example = tuple(each[:MICRO_BATCH] for each in data.tensors)
         there = device if kind == "placed" else None
         memory_bytes = 4 * 2 * LAYER_BYTES
         pipe = job.pipeline(stages=list(model), example=example, loss=loss_of, memory_bytes=memory_bytes, device=there)

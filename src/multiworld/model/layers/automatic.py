@@ -14,7 +14,7 @@ from ..errors import CutError
 from ..measuring import measure
 from ..structure import without_objects
 from ..tracing.fast_path import without_fast_path
-from .batches import Arguments, arguments_of
+from .batches import Arguments, example_of, home_of
 from .behaviour import Behaviour, behaviour_of, refuse_kind, training_copy
 from .digest import digest_of
 from .equality import difference_between, outputs_agree
@@ -31,11 +31,11 @@ from .trial import Tensors, Trial, left_as_it_was, run_chain
 def layers_of(model: nn.Module, example: Any) -> LayeredModel:
     """Cut a model into a chain of layers that compute in training what it computes, forward and backward.
 
-    ``example``: a micro-batch of a loader, with two rows or more, or else only batches with one row are taken. Which
-    other shapes are taken depends on the model. The layers use the model's own parameters and buffers: move the model
-    to its device first. They are in training mode, with dropout drawn from PyTorch's global random numbers. A part of
-    the model that is in evaluation mode, while the model is in training mode, stays so. The model, its gradients and
-    buffers, and the random numbers stay as they are.
+    ``example``: a micro-batch of a loader, on any device, with two rows or more, or else only batches with one row are
+    taken. Which other shapes are taken depends on the model. The layers use the model's own parameters and buffers:
+    move the model to its device first. They are in training mode, with dropout drawn from PyTorch's global random
+    numbers. A part of the model that is in evaluation mode, while the model is in training mode, stays so. The model,
+    its gradients and buffers, and the random numbers stay as they are.
 
     The cuts lie at the ends of repeated blocks, and inside of them where no more bytes cross. Each process that cuts
     the same model gets the same layers; ``digest`` tells.
@@ -47,7 +47,7 @@ def layers_of(model: nn.Module, example: Any) -> LayeredModel:
     do not compute what it computes with the example. Raises TypeError for what is no module.
     """
     refuse_kind(model)
-    given = _contiguous(arguments_of(model, example))
+    given = _contiguous(example_of(model, example, home_of(model.parameters())))
     with random_states_kept([*model.parameters(), *model.buffers(), *given.tensors]), without_fast_path():
         behaviour = behaviour_of(training_copy(model), given)
         return _cut(model, given, behaviour, followed(model, given))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -62,6 +62,17 @@ def arguments_of(module: nn.Module, batch: Any) -> Arguments:
         )
     paths = [path for path, leaf in pytree.tree_flatten_with_path(value)[0] if isinstance(leaf, torch.Tensor)]
     return Arguments(tuple(tensors), tuple(map(_name, paths)), structure)
+
+
+def example_of(module: nn.Module, example: Any, home: torch.device | None) -> Arguments:
+    """Return ``arguments_of`` an example on the device of the model, ``home``: it is where the loader had it."""
+    given = arguments_of(module, example)
+    return given if home is None else replace(given, tensors=tuple(each.to(home) for each in given.tensors))
+
+
+def home_of(parameters: Iterable[nn.Parameter]) -> torch.device | None:
+    """Return the device of the first one, on which all of a model is; None if there is none."""
+    return next((each.device for each in parameters), None)
 
 
 def described(arguments: Arguments) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..checks import check_kind
 from ..errors import CutError, PayloadMismatchError
-from .batches import Arguments, arguments_of, described
+from .batches import Arguments, arguments_of, described, example_of, home_of
 from .digest import digest_of
 from .layer import Crossing, LayeredModel, ModelLayer
 from .ownership import check_buffers, held_by
@@ -21,16 +22,19 @@ MODEL = "the chain of stages"
 def layers_by_hand(stages: Sequence[nn.Module], example: Any, *, name: str = "stages") -> LayeredModel:
     """Return the stages as layers. Each takes the tensors that the one before it returns, one or a tuple of several.
 
-    ``example``: a micro-batch of a loader. The first stage takes it as a model would: see ``arguments_of``. The last
-    stage may return anything. Parameters have the names that they have in ``nn.Sequential(*stages)``. The stages keep
-    their mode.
+    ``example``: a micro-batch of a loader, on any device. The first stage takes it as a model would: see
+    ``arguments_of``. The last stage may return anything. Parameters have the names that they have in
+    ``nn.Sequential(*stages)``. The stages keep their mode.
 
-    Raises CutError for a stage that fails with the example, returns anything but tensors, or changes a buffer that
-    another stage has, too; TypeError for what is no module.
+    Raises CutError for a stage that has no values or wraps another model, fails with the example, returns anything but
+    tensors, or changes a buffer that another stage has, too; TypeError for what is no module.
     """
     if not stages or not all(isinstance(stage, nn.Module) for stage in stages):
         raise TypeError(f"stages: expected one module or more, got {[type(stage).__name__ for stage in stages]}")
-    given = arguments_of(stages[0], example)
+    for place, stage in enumerate(stages):
+        _refuse_kind(stage, place)
+    chain = nn.Sequential(*stages)
+    given = example_of(stages[0], example, home_of(chain.parameters()))
     modules: list[nn.Module] = [
         _Stage(stage, place, given if place == 0 else None, is_last=place == len(stages) - 1)
         for place, stage in enumerate(stages)
@@ -39,13 +43,24 @@ def layers_by_hand(stages: Sequence[nn.Module], example: Any, *, name: str = "st
         before = [{name: value.clone() for name, value in module.named_buffers()} for module in modules]
         trial = run_chain(modules, given.tensors)
         check_buffers(MODEL, modules, before)
-    held = held_by(nn.Sequential(*stages), modules)
+    held = held_by(chain, modules)
     layers = tuple(
         ModelLayer(f"{place}", module, *tensors, outputs)
         for place, (module, tensors, outputs) in enumerate(zip(modules, held, [*trial.crossings, None], strict=True))
     )
     inputs = tuple(Crossing(tuple(value.shape), value.dtype, False) for value in given.tensors)
     return LayeredModel(name, layers, inputs, digest_of(inputs, layers), _Take(stages[0], given))
+
+
+def _refuse_kind(stage: nn.Module, place: int) -> None:
+    try:
+        check_kind(stage)
+    except ValueError as error:
+        raise CutError(MODEL, str(error), _where(stage, place)) from None
+
+
+def _where(stage: nn.Module, place: int) -> str:
+    return f"stage {place} ({type(stage).__name__})"
 
 
 class _Take:
@@ -73,7 +88,7 @@ class _Stage(nn.Module):
         self.stage, self._place, self._example, self._is_last = stage, place, example, is_last
 
     def forward(self, *tensors: torch.Tensor) -> Any:
-        where = f"stage {self._place} ({type(self.stage).__name__})"
+        where = _where(self.stage, self._place)
         try:
             result = self.stage(*tensors) if self._example is None else self._example.call(self.stage, tensors)
         except TypeError as error:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from .batches import target_of
+from .batches import home_of, target_of
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,11 @@ class LayeredModel:
         """Return what the loss gets beside the output, its tensors on a device; None: where the batch is."""
         target = target_of(batch)
         return target if device is None else pytree.tree_map_only(torch.Tensor, lambda each: each.to(device), target)
+
+    @property
+    def home(self) -> torch.device:
+        """Where the program has built the model; the CPU if it has no parameters."""
+        return home_of(self.parameters().values()) or torch.device("cpu")
 
     def parameters(self) -> Mapping[str, nn.Parameter]:
         """Return the parameters of all layers by name, each once."""

@@ -45,8 +45,9 @@ def open_pipeline(
     """
     check_pipeline(options)
     schedules_named(schedule)
-    there = None if device is None else device_named(device)
+    named = None if device is None else device_named(device)
     layers = layered(model, stages, example)
+    there = layers.home if named is None else named
     templates = templates_for(
         layers,
         example,
@@ -96,7 +97,7 @@ def templates_for(
     most_nodes: int,
     tolerate: int,
     memory_bytes: int | None,
-    device: torch.device | None = None,
+    device: torch.device,
     schedule: str = "auto",
     is_replacement: bool = False,
 ) -> Templates:
@@ -108,7 +109,7 @@ def templates_for(
     may come to other templates than each other: the proposer's are in the record of each generation. Raises PlanError.
     """
     profile = cached_profile(model, example, loss=loss, device=device, again=not is_replacement)
-    node = Node(memory_bytes=memory_bytes or device_memory(device or model.inputs_of(example)[0].device))
+    node = Node(memory_bytes=memory_bytes or device_memory(device))
     try:
         return scheduled_templates(profile, node, schedule, num_nodes=num_nodes, tolerate=tolerate)
     except ModelTooLargeError as error:

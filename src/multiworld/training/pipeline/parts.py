@@ -30,7 +30,7 @@ class PipelinedParts:
         device: torch.device | None = None,
     ) -> None:
         """``changing``: names of the buffers that a forward changes. ``schedule``, ``device``: see ``Job.pipeline``."""
-        self.device = device or next(iter(model.parameters().values())).device
+        self.device = device or model.home
         self.model, self.holdings = model, Holdings(Contents(model.layers, changing, exact=exact), device=self.device)
         self._changing, self.schedule = changing, schedule
 

@@ -115,7 +115,7 @@ def changing(model: LayeredModel, example: object) -> frozenset[str]:
     copies.begin_forward()
     try:
         with torch.no_grad():
-            values = model.inputs_of(example)
+            values = model.inputs_of(example, model.home)
             for layer in model.layers:
                 values = layer.module(*values)
         return frozenset(name for name, copy in zip(buffers, copies._copies, strict=True) if copy._version)

@@ -10,6 +10,7 @@ from torch import nn
 
 from multiworld.model.errors import CutError, PayloadMismatchError
 from multiworld.model.layers import LayeredModel, layers_by_hand
+from multiworld.model.layers.batches import example_of, home_of
 
 
 class Embed(nn.Module):
@@ -122,6 +123,27 @@ def test_a_stage_that_returns_no_tensor_is_named() -> None:
 def test_a_stage_that_takes_other_tensors_is_named() -> None:
     with pytest.raises(CutError, match=r"stage 1 \(Linear\).*given tensors of \[2, 3, 8\], \[2, 3\]"):
         layers_by_hand([Embed(), nn.Linear(8, 8)], torch.arange(6).view(2, 3))
+
+
+def test_a_stage_without_values_is_named() -> None:
+    with pytest.raises(CutError, match=r"stage 1 \(Linear\): .*on the meta device and has no values"):
+        layers_by_hand([nn.Linear(2, 2), nn.Linear(2, 2, device="meta")], torch.ones(1, 2))
+
+
+def test_a_stage_that_wraps_another_model_is_named() -> None:
+    with pytest.raises(CutError, match=r"stage 0 \(DataParallel\): "):
+        layers_by_hand([nn.DataParallel(nn.Linear(2, 2)), nn.Linear(2, 2)], torch.ones(1, 2))
+
+
+def test_an_example_is_taken_to_the_device_of_the_model() -> None:
+    """A loader yields tensors on the CPU, wherever the model is."""
+    parts: list[nn.Module] = [nn.Flatten(), nn.Linear(4, 2)]
+    given = example_of(
+        parts[0], (torch.ones(1, 4), torch.ones(1)), home_of(nn.Linear(4, 2, device="meta").parameters())
+    )
+    assert [each.device.type for each in given.tensors] == ["meta"]
+    assert home_of(parts[0].parameters()) is None
+    assert layers_by_hand(parts, torch.ones(1, 4)).home == torch.device("cpu")
 
 
 def test_statistics_that_two_stages_share_are_refused() -> None:

@@ -35,6 +35,7 @@ def templates(*, num_nodes: int, most_nodes: int) -> Templates:
         most_nodes=most_nodes,
         tolerate=0,
         memory_bytes=STATES * LAYER_BYTES * 3 - 1,
+        device=torch.device("cpu"),
     )
 
 
