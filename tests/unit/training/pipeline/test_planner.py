@@ -130,3 +130,11 @@ def test_what_a_newcomer_has_got_is_not_moved_again() -> None:
     moved = {(each.destination, each.first) for each in again.coming.moves}
     assert ("m4", *came) not in moved
     assert len(again.coming.moves) < len(now.coming.moves)
+
+
+def test_stages_before_the_last_hold_one_micro_batch_more_than_the_template_says() -> None:
+    assignment = begun(4).assignment
+    assert assignment is not None
+    assert templates().template(2).max_in_flight == (2, 1)
+    assert [each.max_in_flight for each in assignment.pipelines] == [(3, 1), (3, 1)]
+    assert {each.max_in_flight for each in after_a_loss(begun(4), "m3").pipelines} <= {(3, 1), (4, 3, 1)}
