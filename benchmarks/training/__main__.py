@@ -141,6 +141,8 @@ SUITE = Suite(
     other_references={
         "save": "without checkpoints",
         "simulate": "Oobleck by the same rules",
+        "pipe-overhead": "torch's pipelines with DDP",
+        "pipe-measured": "its templates",
         "pipe-zero-bubble": "1F1B",
     },
     not_alternated=NOT_REPEATED,
