@@ -38,7 +38,7 @@ def measure_layers(
     runs: int = RUNS,
     limit_s: float = math.inf,
 ) -> Profile:
-    """Measure each layer with a micro-batch on a device; None: the one that the batch is on.
+    """Measure each layer with a micro-batch on a device; None: the one that the model is on.
 
     A layer that is elsewhere is copied there while it is run, one after the other.
 
@@ -55,8 +55,8 @@ def measure_layers(
     ends = time.monotonic() + limit_s
     if runs < 1 or optimizer_states < 0:
         raise ValueError(f"runs={runs}, optimizer_states={optimizer_states}: expected 1 or more, and 0 or more")
+    device = layered.home if device is None else device
     inputs = layered.inputs_of(batch, device)
-    device = device or inputs[0].device
     modules = [layer.module for layer in layered.layers]
     gradients = [(value, value.grad) for value in layered.parameters().values()]
     trials: list[_LayerTrial] = []
