@@ -191,7 +191,9 @@ class LayersLostError(TrainingError):
     def __str__(self) -> str:
         return (
             f"before step {self.step} all members were lost that held some layer of the model, and no checkpoint was "
-            "taken. Train with more nodes, or with a larger tolerate=, so that more members hold each layer"
+            "taken. Have checkpoints saved (training.join(..., checkpoint=training.Checkpoint(dir))), from which the "
+            "training goes on then; or train with more nodes, or a larger tolerate=, so that more members hold each "
+            "layer"
         )
 
 
@@ -333,9 +335,10 @@ class GlobalBatchTooSmallError(PlanError):
         self.num_micro_batches, self.num_pipelines, self.micro_batch = num_micro_batches, num_pipelines, micro_batch
 
     def __str__(self) -> str:
+        micro_batches = "1 micro-batch" if self.num_micro_batches == 1 else f"{self.num_micro_batches} micro-batches"
         return (
-            f"a global batch of {self.num_micro_batches * self.micro_batch} samples is {self.num_micro_batches} "
-            f"micro-batches of {self.micro_batch}, and {self.num_pipelines} pipelines need at least one each: "
+            f"a global batch of {self.num_micro_batches * self.micro_batch} samples is {micro_batches} of "
+            f"{self.micro_batch}, and {self.num_pipelines} pipelines need at least one each: "
             f"{self.num_pipelines} x {self.micro_batch} = {self.num_pipelines * self.micro_batch} samples. Raise "
             "global_batch, or lower micro_batch or tolerate"
         )

@@ -29,6 +29,17 @@ def check_kind(module: object) -> None:
         )
 
 
+def check_values(module: nn.Module, name: str) -> None:
+    """Raise ValueError if a parameter or buffer is on the meta device. ``name``: what the user calls the module.
+
+    A lazy one gets its values when the module is called with an example.
+    """
+    for path, part in module.named_modules():
+        reason = _reason_of_meta(part, name)
+        if reason:
+            raise ValueError(f"{type(part).__name__}{f' {path!r}' if path else ''}: {reason}")
+
+
 def _reason(part: nn.Module, model: str) -> str:
     kind = type(part)
     if kind.__module__.startswith("torch._dynamo") and "_orig_mod" in part._modules:
@@ -59,15 +70,24 @@ def _is_sharded(part: nn.Module) -> bool:
 
 
 def _reason_of_values(part: nn.Module, model: str) -> str:
-    for name, value in (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)):
+    for name, value in _values(part):
         if is_lazy(value):
             return f"its {name!r} has no shape yet, for it is lazy; call the model with an example first"
-        if value.is_meta:
+    return _reason_of_meta(part, model)
+
+
+def _reason_of_meta(part: nn.Module, model: str) -> str:
+    for name, value in _values(part):
+        if not is_lazy(value) and value.is_meta:
             return (
                 f"its {name!r} is on the meta device and has no values; call {model.partition('.')[0]}.to_empty(device="
                 "'cpu') and load a state_dict"
             )
     return ""
+
+
+def _values(part: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]
 
 
 def _reason_of_hooks(part: nn.Module) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..checks import check_kind
+from ..checks import check_values
 from ..errors import CutError, PayloadMismatchError
 from .batches import Arguments, arguments_of, described, example_of, home_of
 from .digest import digest_of
@@ -16,7 +16,7 @@ from .layer import Crossing, LayeredModel, ModelLayer
 from .ownership import check_buffers, held_by
 from .trial import left_as_it_was, run_chain
 
-MODEL = "the chain of stages"
+MODEL = CutError.STAGES
 
 
 def layers_by_hand(stages: Sequence[nn.Module], example: Any, *, name: str = "stages") -> LayeredModel:
@@ -26,13 +26,13 @@ def layers_by_hand(stages: Sequence[nn.Module], example: Any, *, name: str = "st
     ``arguments_of``. The last stage may return anything. Parameters have the names that they have in
     ``nn.Sequential(*stages)``. The stages keep their mode.
 
-    Raises CutError for a stage that has no values or wraps another model, fails with the example, returns anything but
-    tensors, or changes a buffer that another stage has, too; TypeError for what is no module.
+    Raises CutError for a stage that has no values yet, fails with the example, returns anything but tensors, or changes
+    a buffer that another stage has, too; TypeError for what is no module.
     """
     if not stages or not all(isinstance(stage, nn.Module) for stage in stages):
         raise TypeError(f"stages: expected one module or more, got {[type(stage).__name__ for stage in stages]}")
     for place, stage in enumerate(stages):
-        _refuse_kind(stage, place)
+        _check_values(stage, place)
     chain = nn.Sequential(*stages)
     given = example_of(stages[0], example, home_of(chain.parameters()))
     modules: list[nn.Module] = [
@@ -52,9 +52,9 @@ def layers_by_hand(stages: Sequence[nn.Module], example: Any, *, name: str = "st
     return LayeredModel(name, layers, inputs, digest_of(inputs, layers), _Take(stages[0], given))
 
 
-def _refuse_kind(stage: nn.Module, place: int) -> None:
+def _check_values(stage: nn.Module, place: int) -> None:
     try:
-        check_kind(stage)
+        check_values(stage, "stage")
     except ValueError as error:
         raise CutError(MODEL, str(error), _where(stage, place)) from None
 

@@ -75,7 +75,7 @@ def check_pipeline(options: TrainingOptions) -> None:
     }
     for name, is_given in wrong.items():
         if is_given:
-            raise ValueError(f"training.join({name}=...) does not go with job.pipeline()")
+            raise ValueError(f"training.join({name}=...) does not go with job.pipeline(): leave it out")
 
 
 def layered(model: nn.Module | None, stages: Sequence[nn.Module] | None, example: Any) -> LayeredModel:
@@ -129,7 +129,8 @@ def device_named(device: torch.device | str) -> torch.device:
         return found if found.type == "cpu" else torch.empty(0, device=found).device
     except (RuntimeError, AssertionError) as error:  # AssertionError: PyTorch was built without it
         raise ValueError(
-            f"job.pipeline(device={str(device)!r}): {str(error).partition('. ')[0].splitlines()[0]}"
+            f"job.pipeline(device={str(device)!r}): {str(error).partition('. ')[0].splitlines()[0]}; name a device of "
+            "this machine, such as 'cuda:0' or 'cpu', or leave it out: then layers are trained where the model is"
         ) from None
 
 

@@ -127,24 +127,31 @@ class ProgressLine:
         self._next_at = -math.inf
         self._is_open = False  # the cursor stands behind a line in place
         self._shown_step: int | None = None
+        self._untold: dict[int, str] = {}
+        """By rank, the losses since the last membership that another member was to tell."""
 
     def take(self, event: TrainingEvent, *, now: float) -> str:
         """``now``: seconds of a monotonic clock."""
         self._meter.take(event)
         if isinstance(event, MembershipChanged):
             was_leading, self._is_leading = self._is_leading, is_leading(event)
+            untold, self._untold = self._untold, {}
             if was_leading and self._is_leading and (event.came or event.gone):
                 return self._note(self._membership(event))
             if not self._is_leading or was_leading:
                 return ""
             if event.gone:
-                return self._note(f"{self._membership(event)}; this rank shows the progress now")
+                lost = "".join(self._note(untold[rank]) for rank in event.gone if rank in untold)
+                return lost + self._note(f"{self._membership(event)}; this rank shows the progress now")
             return self._note(self._membership(event)) if self._meter.weakness else ""
-        if not self._is_leading:
-            return ""
         if isinstance(event, MemberLost):
             why = f"{event.cause}: {event.detail}"
-            return self._note(f"{event.job}: lost rank {event.lost_rank} in step {event.step}: {why}")
+            told = f"{event.job}: lost rank {event.lost_rank} in step {event.step}: {why}"
+            if self._is_leading:
+                return self._note(told)
+            self._untold[event.lost_rank] = told
+        if not self._is_leading:
+            return ""
         if isinstance(event, StepCommitted):
             return self._step(now)
         if isinstance(event, TrainingEnded):
