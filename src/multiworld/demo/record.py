@@ -96,7 +96,7 @@ class Record:
             handle(event, at)
 
     def closing(self) -> None:
-        """Note that the pipeline is about to be taken down: what ends from now on is no fault. Idempotent."""
+        """Note that the load or the pipeline has come to its end: what ends from now on is no fault. Idempotent."""
         self._closing = True
 
     def ready(self, event: actions.ReplicaReady, pid: int) -> None:
