@@ -169,6 +169,31 @@ def test_what_ends_while_the_pipeline_is_taken_down_is_no_fault() -> None:
     assert record.broken_without_reason == []
 
 
+@pytest.mark.parametrize("is_down", [False, True], ids=["load ended", "taken down"])
+def test_a_loss_that_is_heard_of_after_the_load_is_no_fault_and_is_the_reason_for_what_broke_before(
+    is_down: bool,
+) -> None:
+    record = a_record()
+    record.happened(edge_lost("a-1", "b-1"), at=19.9)
+    record.load_ended()
+    assert record.broken_without_reason
+    if is_down:
+        record.closing()
+    record.happened(lost("b-1"), at=20.0)
+    assert record.faults == []
+    assert record.broken_without_reason == []
+
+
+def test_who_had_to_be_killed_when_all_was_taken_down_was_not_there_before() -> None:
+    record = a_record()
+    record.happened(edge_lost("a-1", "b-1"), at=19.9)
+    record.closing()
+    record.happened(ProcessEnded(member="b-2", stage="b", returncode=0, last_lines=""), at=21.0)
+    assert record.broken_without_reason
+    record.happened(ProcessEnded(member="b-1", stage="b", returncode=-9, last_lines=""), at=25.0)
+    assert record.broken_without_reason == []
+
+
 def test_a_replica_that_left_takes_its_worlds_with_it() -> None:
     record = a_record()
     record.happened(ReplicaLeft(member="b-1", stage="b"), at=10.0)

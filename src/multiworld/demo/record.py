@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..process.signal_names import signal_name
 from ..serving.control.fleet import actions
@@ -78,7 +78,7 @@ class Record:
         self._gone: set[str] = set()
         self._early: list[tuple[float, actions.EdgeLost]] = []  # told of somebody who is not known to be lost
         self._suspect: dict[World, str] = {}
-        self._closing = False
+        self._load_ended = self._closing = False
         self._handlers: dict[type[actions.FleetEvent], Callable[[Any, float], None]] = {
             actions.EdgeOpened: self._edge_opened,
             actions.EdgeLost: self._edge_lost,
@@ -90,13 +90,20 @@ class Record:
         }
 
     def happened(self, event: actions.FleetEvent, *, at: float) -> None:
-        """Note an event of the deployment; of one that is being taken down no more than what it was."""
+        """Note an event of the deployment; of one that is being taken down only who was not there any more before."""
         handle = self._handlers.get(type(event))
-        if handle is not None and not self._closing:
+        if self._closing:
+            if isinstance(event, actions.ReplicaLost) or _was_killed(event):
+                self._gone.add(event.member)
+        elif handle is not None:
             handle(event, at)
 
+    def load_ended(self) -> None:
+        """Note that no answer will tell any more that a loss was mended: one that is heard of now is no fault."""
+        self._load_ended = True
+
     def closing(self) -> None:
-        """Note that the load or the pipeline has come to its end: what ends from now on is no fault. Idempotent."""
+        """Note that the pipeline is about to be taken down: what ends from now on is no fault. Idempotent."""
         self._closing = True
 
     def ready(self, event: actions.ReplicaReady, pid: int) -> None:
@@ -179,6 +186,9 @@ class Record:
 
     def _replica_lost(self, event: actions.ReplicaLost, at: float) -> None:
         fault = self.fault_in(event.member)
+        if fault is None and self._load_ended:
+            self._forget(event.member)
+            return
         if fault is None:
             fault = self._add_fault(f"loss of {self.label(event.member)}", event.member, at, planned=False)
         fault.lost_at = at
@@ -241,6 +251,10 @@ class Record:
     def _set_broken(self, world: World) -> None:
         if world in self.worlds:
             self.worlds[world] = "broken"
+
+
+def _was_killed(event: actions.FleetEvent) -> TypeGuard[actions.ProcessEnded]:
+    return isinstance(event, actions.ProcessEnded) and event.returncode < 0
 
 
 def _name(world: World) -> str:

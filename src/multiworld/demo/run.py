@@ -121,7 +121,7 @@ class _Job:
         await self._calm(begin + self.options.seconds, "full strength at the end")
         self.load = (begin, time.monotonic())
         self._load_ended = True
-        self.record.closing()  # no answer will tell that a loss which is noticed from now on was mended
+        self.record.load_ended()
 
     async def _calm(self, at: float, what: str) -> None:
         """Wait until a moment, or longer: until nothing has been lost for a while, by our faults or by others."""
