@@ -159,9 +159,14 @@ class Planner:
 
     def _assignment(self, chosen: Reconfiguration) -> Assignment:
         limits = {place: limit for each in chosen.shared for place, limit in each.limits.items()}
+        alike = {(each.template, each.num_micro_batches) for each in chosen.plan.pipelines}
+        usual = {key: executed_in_flight(*key, self._templates) for key in alike}
         assignment = Assignment(
             num_layers=self._templates.profile.num_layers,
-            pipelines=tuple(self._assigned(each, index, limits) for index, each in enumerate(chosen.plan.pipelines)),
+            pipelines=tuple(
+                _assigned(each, index, usual[each.template, each.num_micro_batches], limits)
+                for index, each in enumerate(chosen.plan.pipelines)
+            ),
             moves=tuple(
                 LayerMove(first=each.layer, end=each.layer + 1, source=each.source, destination=each.destination)
                 for each in chosen.moves
@@ -175,20 +180,6 @@ class Planner:
             orders=tuple(_orders(chosen)),
         )
         return with_busy(assignment, self._templates.profile)
-
-    def _assigned(self, pipeline: Pipeline, index: int, limits: Mapping[tuple[int, int], int]) -> AssignedPipeline:
-        """``limits``: micro-batches in flight by pipeline and stage, where members also compute for other pipelines."""
-        template = pipeline.template
-        assert [each.node for each in template.stages] == list(range(template.num_nodes)), "a stage on each node"
-        usual = executed_in_flight(template, pipeline.num_micro_batches, self._templates)
-        return AssignedPipeline(
-            members=pipeline.members,
-            starts=tuple(each.first for each in template.stages),
-            num_micro_batches=pipeline.num_micro_batches,
-            max_in_flight=tuple(limits.get((index, stage), most) for stage, most in enumerate(usual)),
-            schedule=template.schedule,
-            recompute=template.recompute,
-        )
 
     def _plan(self, assignment: Assignment) -> Plan:
         return Plan(
@@ -234,6 +225,24 @@ def _of_lost(before: Generation, generation: Generation) -> set[int]:
     shares = StepShares(before.assignment, before.remaining if before.step == generation.step else None)
     lost = set(before.assignment.members).difference(each.id for each in generation.members)
     return {number for member in lost for number in shares.computed_by(member)}
+
+
+def _assigned(
+    pipeline: Pipeline, index: int, usual: Sequence[int], limits: Mapping[tuple[int, int], int]
+) -> AssignedPipeline:
+    """``usual``: micro-batches in flight by stage. ``limits``: by pipeline and stage, where members also compute for
+    other pipelines.
+    """
+    template = pipeline.template
+    assert [each.node for each in template.stages] == list(range(template.num_nodes)), "a stage on each node"
+    return AssignedPipeline(
+        members=pipeline.members,
+        starts=tuple(each.first for each in template.stages),
+        num_micro_batches=pipeline.num_micro_batches,
+        max_in_flight=tuple(limits.get((index, stage), most) for stage, most in enumerate(usual)),
+        schedule=template.schedule,
+        recompute=template.recompute,
+    )
 
 
 def _orders(chosen: Reconfiguration) -> Iterator[SharedOrder]:

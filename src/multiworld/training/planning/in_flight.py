@@ -11,19 +11,22 @@ from .template_set import TemplateSet
 MOST = 2**16
 
 
-def room_in_flight(template: Template, stage: int, templates: TemplateSet, *, is_split: bool) -> int:
-    """Return how many micro-batches a stage's device could hold."""
-    each = template.stages[stage]
-    if templates.node.memory_bytes is None:
-        return MOST
-    segments = Segments.of(templates.profile.split if is_split else templates.profile, each.devices)
-    first, end = np.array([each.first]), np.array([each.end])
-    one, two = (
-        float(segments.needed_bytes(first, end, np.array([count]), recompute=template.recompute)[0]) for count in (1, 2)
-    )
-    if two <= one:
-        return MOST
-    return 1 + int(max(0.0, templates.node.memory_bytes - one) // (two - one))
+def rooms_in_flight(template: Template, templates: TemplateSet, *, is_split: bool) -> tuple[int, ...]:
+    """Return how many micro-batches each stage's device could hold."""
+    memory_bytes = templates.node.memory_bytes
+    if memory_bytes is None:
+        return (MOST,) * template.num_stages
+    profile = templates.profile.split if is_split else templates.profile
+    segments = {devices: Segments.of(profile, devices) for devices in {each.devices for each in template.stages}}
+    rooms = []
+    for each in template.stages:
+        first, end = np.array([each.first]), np.array([each.end])
+        one, two = (
+            float(segments[each.devices].needed_bytes(first, end, count, recompute=template.recompute)[0])
+            for count in (1, 2)
+        )
+        rooms.append(MOST if two <= one else 1 + int(max(0.0, memory_bytes - one) // (two - one)))
+    return tuple(rooms)
 
 
 def executed_in_flight(template: Template, num_micro_batches: int, templates: TemplateSet) -> tuple[int, ...]:
@@ -34,12 +37,12 @@ def executed_in_flight(template: Template, num_micro_batches: int, templates: Te
     2211.05322). The last stage waits for no round trip. In a step of few micro-batches they would only come in each
     other's way, and with a split backward stages have put-off work to fill gaps with.
     """
-    limits = template.max_in_flight
-    if template.schedule is not Schedule.ONE_F_ONE_B or num_micro_batches <= template.num_stages:
+    limits, num_stages = template.max_in_flight, template.num_stages
+    if template.schedule is not Schedule.ONE_F_ONE_B or num_micro_batches <= num_stages:
         return limits
-    return tuple(
-        max(limit, min(limit + 1, behind + 2, room_in_flight(template, stage, templates, is_split=False)))
-        if (behind := template.num_stages - 1 - stage)
-        else limit
-        for stage, limit in enumerate(limits)
+    rooms = rooms_in_flight(template, templates, is_split=False)
+    before_last = (
+        max(limit, min(limit + 1, num_stages - stage + 1, room))
+        for stage, (limit, room) in enumerate(zip(limits[:-1], rooms, strict=False))
     )
+    return (*before_last, limits[-1])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..in_flight import room_in_flight
+from ..in_flight import rooms_in_flight
 from ..instantiation import divide_among
 from ..plan import LOST, Pipeline, Plan, Reroute
 from ..template import Schedule, Template
@@ -199,9 +199,8 @@ def _limits(
 ) -> dict[tuple[int, int], int]:
     """Return how many micro-batches each stage may hold. A peer holds those of others, too, if they fit."""
     limits = {}
-    for stage, each in enumerate(template.stages):
-        own = template.max_in_flight[stage]
-        room = room_in_flight(template, stage, templates, is_split=is_split)
+    rooms = rooms_in_flight(template, templates, is_split=is_split)
+    for stage, (each, own, room) in enumerate(zip(template.stages, template.max_in_flight, rooms, strict=True)):
         for pipeline in group:
             others = sum(1 for (_, node), given in peers.items() if node == each.node and pipeline in given)
             limits[pipeline, stage] = min(own * (1 + others), room if is_split else max(own, room))
