@@ -78,7 +78,7 @@ class Record:
         self._gone: set[str] = set()
         self._early: list[tuple[float, actions.EdgeLost]] = []  # told of somebody who is not known to be lost
         self._suspect: dict[World, str] = {}
-        self._load_ended = self._closing = False
+        self.has_load_ended = self._closing = False
         self._handlers: dict[type[actions.FleetEvent], Callable[[Any, float], None]] = {
             actions.EdgeOpened: self._edge_opened,
             actions.EdgeLost: self._edge_lost,
@@ -90,7 +90,7 @@ class Record:
         }
 
     def happened(self, event: actions.FleetEvent, *, at: float) -> None:
-        """Note an event of the deployment; of one that is being taken down only who was not there any more before."""
+        """Note an event of the deployment. While that is taken down, only losses count: they say why worlds broke."""
         handle = self._handlers.get(type(event))
         if self._closing:
             if isinstance(event, actions.ReplicaLost) or _was_killed(event):
@@ -99,8 +99,8 @@ class Record:
             handle(event, at)
 
     def load_ended(self) -> None:
-        """Note that no answer will tell any more that a loss was mended: one that is heard of now is no fault."""
-        self._load_ended = True
+        """Note that the load has ended. No answer can show now that a loss was mended, so a new one is no fault."""
+        self.has_load_ended = True
 
     def closing(self) -> None:
         """Note that the pipeline is about to be taken down: what ends from now on is no fault. Idempotent."""
@@ -186,7 +186,7 @@ class Record:
 
     def _replica_lost(self, event: actions.ReplicaLost, at: float) -> None:
         fault = self.fault_in(event.member)
-        if fault is None and self._load_ended:
+        if fault is None and self.has_load_ended:
             self._forget(event.member)
             return
         if fault is None:

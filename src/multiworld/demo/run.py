@@ -59,7 +59,6 @@ class _Job:
         self._served: Deployment | None = None
         self._began = time.monotonic()
         self._changed = asyncio.Event()
-        self._load_ended = False
 
     async def perform(self) -> None:
         await _run_beside(self._train_and_serve(), self._show())
@@ -91,7 +90,7 @@ class _Job:
 
     async def _ask(self, served: Deployment, trained: Trained) -> None:
         """Be one of those who ask, one request after the other, until the load ends."""
-        while not self._load_ended:
+        while not self.record.has_load_ended:
             request = self.ledger.open()
             images = trained.batches[request % len(trained.batches)]
             try:
@@ -120,7 +119,6 @@ class _Job:
             await self._injure(planned)
         await self._calm(begin + self.options.seconds, "full strength at the end")
         self.load = (begin, time.monotonic())
-        self._load_ended = True
         self.record.load_ended()
 
     async def _calm(self, at: float, what: str) -> None:
@@ -150,7 +148,7 @@ class _Job:
         if isinstance(event, ReplicaReady):
             self.record.ready(event, self._pid_of(event.member))
         self.record.happened(event, at=now)
-        text = "" if self._load_ended else tell(event, self.record, at=now)
+        text = "" if self.record.has_load_ended else tell(event, self.record, at=now)
         if text:
             fault = self.record.fault_in(event.member) if isinstance(event, ReplicaLost) else None
             self._note(text, alarming=fault is not None and not fault.planned)

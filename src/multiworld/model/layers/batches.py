@@ -65,7 +65,7 @@ def arguments_of(module: nn.Module, batch: Any) -> Arguments:
 
 
 def example_of(module: nn.Module, example: Any, home: torch.device | None) -> Arguments:
-    """Return ``arguments_of`` an example on the device of the model, ``home``: it is where the loader had it."""
+    """Return ``arguments_of`` an example, with its tensors on the model's device (``home``); None: where they are."""
     given = arguments_of(module, example)
     return given if home is None else replace(given, tensors=tuple(each.to(home) for each in given.tensors))
 

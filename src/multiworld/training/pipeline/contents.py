@@ -1,4 +1,7 @@
-"""What a whole model has, by layer and under stable names, wherever it is held: the same on all members."""
+"""The parameters, buffers and gradients of a whole model, by layer and by name.
+
+Each member has the same names, whichever layers it holds.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +131,7 @@ class Contents:
                 leaf.grad = None
 
     def drop_gradients_but(self, names: Collection[str]) -> None:
-        """Those of other parameters' further uses are of a step that did not end."""
+        """Drop the gradients of other parameters' further uses: they are of a step that did not end."""
         for (name, _), leaf in self._leaves.items():
             if name not in names:
                 leaf.grad = None

@@ -12,7 +12,10 @@ from .missed import OptimizerFactory, options_of
 
 
 class Optimizers:
-    """Each with the factory that makes it. As a part of the state: what is the same on all members, and no layer's."""
+    """Each optimizer, with the factory that makes it.
+
+    ``state_dict`` has what is the same on all members; what belongs to a layer is a part of ``Holdings.capture``.
+    """
 
     def __init__(self) -> None:
         self.made: list[tuple[Optimizer, OptimizerFactory]] = []
@@ -38,7 +41,7 @@ class Optimizers:
             _give(optimizer, factory, parameters)
 
     def forget(self) -> None:
-        """They have seen no step of what comes."""
+        """Drop the state of all parameters: other values come in their place."""
         for optimizer in self:
             optimizer.state.clear()
 

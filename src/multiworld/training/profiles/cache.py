@@ -57,7 +57,8 @@ def cached_profile(
     of another measurement, is measured anew with a warning. A file is written under another name and renamed. A folder
     that cannot be written costs no more than a warning.
     """
-    inputs = layered.inputs_of(batch, layered.home if device is None else device)
+    device = layered.home if device is None else device
+    inputs = layered.inputs_of(batch, device)
     named = "" if loss is None else getattr(loss, "__qualname__", type(loss).__qualname__)
     key = key_of(layered, inputs, optimizer_states=optimizer_states, loss=named)
     folder = folder or default_folder()
