@@ -18,10 +18,10 @@ from typing import Any
 
 from multiworld.process.facts import catches_signal
 
+from ..proc import descendants, exists
 from .faults import until
 from .figures import quantile
 from .http_client import Connection
-from .proc import descendants, exists
 from .system import Deployer
 from .web import free_port
 

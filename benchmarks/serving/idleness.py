@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from .proc import cpu_s, private_bytes, rss_bytes
+from ..proc import cpu_s, private_bytes, rss_bytes
 from .system import Deployer, Shape
 
 __all__ = ["idle"]

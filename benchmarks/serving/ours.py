@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from multiworld.serving import Cluster, Deployment, OverloadedError, Pipeline, Stage
 from multiworld.serving.gateway import Gateway, GatewayOptions, Metric
 
-from .proc import descendants
+from ..proc import descendants
 from .scenarios import run_side
 from .system import Shape
 from .works import (

@@ -8,10 +8,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ..proc import rss_bytes
 from .faults import SHARE, until
 from .figures import quantile
 from .load import REFUSED, RIGHT, Load
-from .proc import rss_bytes
 from .system import Deployer, Shape, System
 from .traffic import capacity_of
 

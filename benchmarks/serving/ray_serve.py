@@ -18,8 +18,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from ..proc import command_of, descendants
 from .faults import until
-from .proc import command_of, descendants
 from .scenarios import run_side
 from .system import Shape
 

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from ..proc import num_descriptors, num_threads, rss_bytes
 from .faults import SHARE, loaded, until
 from .figures import quantile
 from .load import RIGHT, Load
-from .proc import num_descriptors, num_threads, rss_bytes
 from .system import Deployer, Shape, System
 from .traffic import capacity_of
 

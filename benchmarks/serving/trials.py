@@ -12,7 +12,8 @@ from typing import Any
 from multiworld.bench.report import Bound, Line
 from multiworld.bench.samples import Pairs
 
-from .sides import OURS, Side, SideFailed
+from ..side import Side, SideFailed
+from .sides import OURS
 
 __all__ = ["COUNTS", "Trials"]
 

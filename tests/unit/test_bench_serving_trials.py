@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.serving.sides import OURS, Side, SideFailed, peers
+from benchmarks.serving.sides import OURS, peers
 from benchmarks.serving.trials import Trials
+from benchmarks.side import Side, SideFailed
 from multiworld.bench.report import Bound
 
 PEER = "peer"
