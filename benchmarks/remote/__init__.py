@@ -1,0 +1,1 @@
+"""Benchmarks of remote tensors, beside torch.distributed.rpc, Ray and Monarch."""

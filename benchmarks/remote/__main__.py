@@ -1,0 +1,67 @@
+"""Measure what remote tensors promise, beside their peers in the same run. Exits with 1 if a bound was missed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+
+from multiworld.bench.report import Line
+
+from ..suite import Suite
+from .lines import copies, killed, operations, round_trips
+from .sides import INSTALL
+
+
+def _unwritten(must_hold: str) -> Callable[[argparse.Namespace], list[Line]]:
+    """Return what stands in the table for a line that nobody measures yet."""
+    return lambda _: [Line.not_measured(must_hold, "nothing measures this yet")]
+
+
+COMPARED: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
+    "operations": ("a chain of additions of 20 × 20, with one wait at the end", operations),
+    "round-trip": ("a small operation and a fetch of its result", round_trips),
+    "kill": ("one of four nodes killed, while the others add", killed),
+    "copies": ("64 MB sent and fetched, and small round trips meanwhile", copies),
+}
+UNWRITTEN = {
+    "steps": ("1,000 training steps without .item()", "0 round trips; no wait before the queue's bound"),
+    "stop": ("one of four nodes stopped", "error after at most lease + 0.5 s; the others go on"),
+    "cut": ("one of four nodes cut off (needs root)", "error after at most lease + 0.5 s; the others go on"),
+    "exact": ("5 models × 8 optimizers × 50 steps against local CPU", "maximum difference 0.0"),
+    "failed": ("one failed operation, 1,000 dependents", "none runs, independents do; at most 1 µs an operation"),
+    "opinfo": ("OpInfo on the CPU, float32, all samples", "at least 99 % equal forward, 98 % gradients"),
+    "fuzz": ("10,000 programs of views, in-place and out=", "0 mismatches"),
+    "streams": ("10,000 record/wait programs on 3 streams", "equal to a sequential oracle"),
+    "overlap": ("compute with a 64 MB copy on two streams", "at least 1.6× of serial on 2 idle cores"),
+    "replay": ("a captured step of 38 operations", "at most 1.1× the local step; at most 60 µs of the master's CPU"),
+    "sizes": ("3 GB, 0 elements, 12 dimensions, 10,000 in a list", "works"),
+    "between": ("64 MB from node to node", "0 bytes through the master; at least 0.9 of a world's send"),
+    "all-reduce": ("4 × 16 MB reduced", "at most 1.1× a world's; a dead member: error after at most 0.5 s"),
+    "recovery": ("killed at 100 random points, restored, replayed", "bit-identical; at most 2 s + replay"),
+    "soak": ("10⁷ operations, a kill every 30 s", "live tensors = live handles; the master grows by at most 50 MB"),
+    "models": ("a GPT-2 and a BERT on remote:1: forward, backward, generate", "equal to local"),
+}
+LINES = {**COMPARED, **{name: (about, _unwritten(must_hold)) for name, (about, must_hold) in UNWRITTEN.items()}}
+SUITE = Suite(name="remote", lines=LINES, reference="the peer", not_alternated=tuple(UNWRITTEN))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = SUITE.parser(__doc__)
+    parser.epilog = f"{parser.epilog}\n\n{INSTALL}"
+    named = "the interpreter that has {} (default: {}_PYTHON; without one the table names it as missing)"
+    for name, package in (("ray", "Ray"), ("monarch", "Monarch")):
+        variable = f"{name.upper()}_PYTHON"
+        about = named.format(package, name.upper())
+        parser.add_argument(f"--{name}", default=os.environ.get(variable), metavar="PYTHON", help=about)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each loop of additions (default 3)")
+    parser.add_argument("--round-trips", type=int, default=300, help="of each side in each turn (default 300)")
+    options = parser.parse_args()
+    if options.alternations < 1 or options.round_trips < 2:
+        parser.error("--alternations: expected at least 1; --round-trips: at least 2")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(SUITE.run(_arguments()))
