@@ -188,3 +188,9 @@ def _field(text: str, wanted: str) -> str | None:
         if name.strip() == wanted:
             return value
     return None
+
+
+def resident_bytes() -> int:
+    """Return how much memory this process has resident, in bytes."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,38 @@
+"""Remote tensors: one script on the master drives tensors that live on other nodes, as plain PyTorch code.
+
+See ``docs/remote.md``.
+"""
+
+from .errors import (
+    ConnectError,
+    ConnectionEndedError,
+    NodeDeadError,
+    NodeMemoryError,
+    PlaceMismatchError,
+    RemoteError,
+    RemoteOperationError,
+    SyncPointError,
+    UnsupportedOperationError,
+)
+from .master.local import local
+from .master.node import Node
+from .master.nodes import Nodes
+from .session.sync_points import no_sync
+from .tensor.remote_tensor import RemoteTensor
+
+__all__ = [
+    "ConnectError",
+    "ConnectionEndedError",
+    "Node",
+    "NodeDeadError",
+    "NodeMemoryError",
+    "Nodes",
+    "PlaceMismatchError",
+    "RemoteError",
+    "RemoteOperationError",
+    "RemoteTensor",
+    "SyncPointError",
+    "UnsupportedOperationError",
+    "local",
+    "no_sync",
+]

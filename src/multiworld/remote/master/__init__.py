@@ -1,0 +1,1 @@
+"""The nodes of a master: how they are reached, started and replaced."""

@@ -1,0 +1,112 @@
+"""Nodes on this host, as children of this process: ``remote.local(2)``. A node that dies is started again."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import time
+
+import torch
+
+from ...wire.endpoints.token import TOKEN_VARIABLE
+from ...world.liveness import DEFAULT_LEASE_S
+from ...world.manager import WorldManager
+from ..errors import ConnectError
+from .nodes import Nodes
+
+START_S = 60.0
+END_S = 5.0
+JOB = "remote"
+
+
+class LocalNodes:
+    """The child processes, by the number of their node."""
+
+    def __init__(self, store: str, token: str, backend: str) -> None:
+        self._store, self._token, self._backend = store, token, backend
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._is_closed = False
+
+    def start(self, number: int) -> None:
+        """Start the process of a node, in place of one that is lost: that is killed if it is still there."""
+        if self._is_closed:
+            return
+        self._end(number)
+        command = [
+            sys.executable,
+            "-m",
+            "multiworld.remote.node.program",
+            f"--number={number}",
+            f"--store={self._store}",
+            f"--backend={self._backend}",
+            f"--job={JOB}",
+        ]
+        environment = {**os.environ, TOKEN_VARIABLE: self._token}
+        for name in [name for name in environment if name.startswith("MULTIWORLD_") and name != TOKEN_VARIABLE]:
+            if name in ("MULTIWORLD_AGENT", "MULTIWORLD_WORKER"):
+                del environment[name]
+        self._children[number] = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+
+    def close(self) -> None:
+        """Wait for the processes, which end with their master; kill those that do not."""
+        self._is_closed = True
+        until = time.monotonic() + END_S
+        for child in self._children.values():
+            try:
+                child.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+    def _end(self, number: int) -> None:
+        child = self._children.pop(number, None)
+        if child is not None:
+            child.kill()  # it may be stopped
+            child.wait()
+
+
+def local(
+    num_nodes: int,
+    *,
+    backend: str = "auto",
+    num_threads: int | None = None,
+    lease_s: float = DEFAULT_LEASE_S,
+    timeout_s: float = START_S,
+) -> Nodes:
+    """Start ``num_nodes`` processes on this host, and return them as the nodes 1 to ``num_nodes``.
+
+    ``num_threads``: of each node's operations; default: as many as this process has, so that results are the same bits.
+    ``lease_s``: a node that shows no sign of life for so long is lost. Raises ConnectError, TimeoutError.
+    """
+    if type(num_nodes) is not int or num_nodes < 1:
+        raise ValueError(f"num_nodes={num_nodes!r}: expected a number from 1")
+    token = secrets.token_hex(32)
+    manager = WorldManager(job=JOB, token=token, lease_s=lease_s)
+    bulk_manager = WorldManager(job=JOB, token=token, lease_s=lease_s)
+    try:
+        store = manager.serve_store("tcp://127.0.0.1:0")
+        children = LocalNodes(store, token, backend)
+        nodes = Nodes(
+            dict.fromkeys(range(1, num_nodes + 1), store),
+            manager,
+            bulk_manager,
+            backend=backend,
+            num_threads=torch.get_num_threads() if num_threads is None else num_threads,
+            prepare=children.start,
+            release=children.close,
+        )
+    except BaseException:
+        manager.close()
+        bulk_manager.close()
+        raise
+    try:
+        nodes.wait_alive(timeout_s)
+    except BaseException:
+        nodes.close(drop=True)
+        raise
+    return nodes
+
+
+__all__ = ["ConnectError", "local"]

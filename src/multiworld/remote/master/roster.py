@@ -1,0 +1,149 @@
+"""Forms the worlds that the master shares with each node, and again when one is lost, on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import torch
+
+from ...errors import JoinTimeoutError, MultiworldError
+from ...world.manager import WorldManager
+from ...world.world import World
+from ..errors import ConnectError
+from ..protocol import lanes, messages
+from ..protocol.lanes import names_of
+from ..protocol.messages import NodeHello, Refused, Welcome
+from ..session.session import Session
+from ..session.sync_points import SyncPoints
+from ..version import own_version
+
+logger = logging.getLogger(__name__)
+
+JOIN_S = 60.0
+HELLO_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodePlace:
+    """Where the worlds of a node form: ``store`` is None under the launcher."""
+
+    number: int
+    store: str | None
+
+
+class Roster:
+    """``on_session`` is called with each session that stands, ``on_refused`` with the reason why one can't be used.
+
+    Both on the roster's thread.
+    """
+
+    def __init__(
+        self,
+        manager: WorldManager,
+        bulk_manager: WorldManager,
+        *,
+        backend: str,
+        num_threads: int,
+        sync_points: SyncPoints,
+        on_session: Callable[[Session], None],
+        on_refused: Callable[[int, str], None],
+        prepare: Callable[[int], None] = lambda number: None,
+    ) -> None:
+        """``prepare`` is called before each attempt to form the worlds of a node, and may block."""
+        self._manager, self._bulk_manager = manager, bulk_manager
+        self._backend, self._num_threads, self._sync_points = backend, num_threads, sync_points
+        self._on_session, self._on_refused, self._prepare = on_session, on_refused, prepare
+        self._loop = asyncio.new_event_loop()
+        self._tasks: list[Future[None]] = []
+        self._thread = threading.Thread(target=self._loop.run_forever, name="multiworld-remote", daemon=True)
+        self._thread.start()
+
+    def add(self, place: NodePlace) -> None:
+        """Keep a session with this node, from now on."""
+        self._tasks.append(asyncio.run_coroutine_threadsafe(self._keep(place), self._loop))
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _keep(self, place: NodePlace) -> None:
+        while True:
+            try:
+                await self._loop.run_in_executor(None, self._prepare, place.number)
+                session = await self._form(place)
+            except JoinTimeoutError as error:
+                logger.info("node %d does not come: %s", place.number, error)
+                continue
+            except (MultiworldError, OSError) as error:
+                self._on_refused(place.number, str(error))
+                return
+            self._on_session(session)
+            await _broken(session.world)
+
+    async def _form(self, place: NodePlace) -> Session:
+        command_name, bulk_name = names_of(place.number)
+        world = await self._join(self._manager, command_name, place, "auto")
+        try:
+            bulk = await self._join(self._bulk_manager, bulk_name, place, self._backend)
+            return await self._greet(place.number, world, bulk)
+        except BaseException:
+            world.abort()
+            raise
+
+    async def _join(self, manager: WorldManager, name: str, place: NodePlace, backend: str) -> World:
+        return await manager.join(
+            name, rank=lanes.MASTER, world_size=2, store=place.store, backend=backend, timeout_s=JOIN_S
+        )
+
+    async def _greet(self, number: int, world: World, bulk: World) -> Session:
+        """Raises ConnectError for a node that does not fit."""
+        came: asyncio.Future[NodeHello] = self._loop.create_future()
+
+        def hello(said: NodeHello) -> None:
+            self._loop.call_soon_threadsafe(_settle, came, said)
+
+        session = Session(number, world, bulk, self._sync_points, on_hello=hello)
+        said = await asyncio.wait_for(came, HELLO_S)
+        reason = mismatch(said)
+        if reason:
+            session.tell(Refused(reason=reason))
+            raise ConnectError(f"node {number} on {said.host}: {reason}")
+        session.tell(Welcome(number=number, num_threads=self._num_threads))
+        return session
+
+
+def mismatch(hello: NodeHello) -> str:
+    """Return why a node can't work for this master; empty if it can."""
+    for what, theirs, ours in (
+        ("protocol", str(hello.version), str(messages.VERSION)),
+        ("multiworld", hello.multiworld, own_version()),
+        ("torch", _release(hello.torch), _release(torch.__version__)),
+    ):
+        if theirs != ours:
+            return f"it has {what} {theirs}, and the master has {ours}: install the same release on both"
+    return ""
+
+
+def _settle(came: asyncio.Future[NodeHello], said: NodeHello) -> None:
+    if not came.done():
+        came.set_result(said)
+
+
+def _release(version: str) -> str:
+    """Return a version without what says how it was built: a node may have CUDA where the master has none."""
+    return version.partition("+")[0]
+
+
+async def _broken(world: World) -> None:
+    try:
+        await world.wait_broken()
+    except MultiworldError:
+        return  # it was left here

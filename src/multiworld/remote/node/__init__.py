@@ -1,0 +1,1 @@
+"""A node: the process that keeps tensors and runs what the master sends."""

@@ -1,0 +1,186 @@
+"""One stream of commands on a node: executes record after record, and keeps what fails in place of its results."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from ...errors import ProtocolError
+from ..protocol import records, specs
+from ..protocol.messages import Executed, Failed, Outcome
+from ..protocol.outcomes import show
+from ..protocol.records import FIRST_PLAN, HEAD, Kind
+from ..protocol.template import decode
+from .failing import describe_failure
+from .plan import Plan
+from .replies import Replies
+from .shared import Shared
+from .table import Arriving, Lost, arrive, first_lost, lose_written
+
+MAX_UNREPORTED: Final = 1024
+"""Records that were executed before the node says so, if nobody waits."""
+_NUMBER: Final = struct.Struct("<I")
+
+
+class Executor:
+    """``execute`` is called with batch after batch, by one thread."""
+
+    def __init__(self, stream: int, shared: Shared, replies: Replies) -> None:
+        self._stream, self._shared, self._replies = stream, shared, replies
+        self._table = shared.table
+        self._plans: dict[int, Plan] = {}
+        self._position = self._reported = 0
+        self._failures: list[Failed] = []
+        self._built_in: dict[int, Callable[[bytes], object]] = {
+            Kind.DEFINE: self._define,
+            Kind.FORGET: lambda body: self._plans.pop(records.read_forget(body), None),
+            Kind.FREE: self._free,
+            Kind.LOAD: self._load,
+            Kind.ARRIVED: self._arrived,
+            Kind.FETCH: self._fetch,
+            Kind.SEED: lambda body: torch.manual_seed(records.read_seed(body)),
+            Kind.ASK: self._ask,
+            Kind.SYNC: self._sync,
+        }
+
+    @property
+    def position(self) -> int:
+        """How many records were executed."""
+        return self._position
+
+    def execute(self, batch: memoryview) -> None:
+        """Run a batch of records. Raises ProtocolError for what is none."""
+        at, end, shared = 0, len(batch), self._shared
+        while at < end and not shared.is_dropping:
+            try:
+                (number,) = _NUMBER.unpack_from(batch, at)
+                if number >= FIRST_PLAN:
+                    plan = self._plans[number]
+                    values = plan.numbers.unpack_from(batch, at)
+                    at += plan.numbers.size
+                    self._run(plan, values)
+                else:
+                    number, size = HEAD.unpack_from(batch, at)
+                    at += HEAD.size + size
+                    if at > end:
+                        raise ProtocolError(f"a record ends at {at} in a batch of {end} bytes")
+                    self._built_in[number](bytes(batch[at - size : at]))
+            except (KeyError, struct.error) as error:
+                raise ProtocolError(f"a bad record {number} at {at} of {end} bytes: {error}") from error
+            self._position += 1
+        if self._failures or self._position - self._reported >= MAX_UNREPORTED:
+            self._report()
+
+    def _report(self) -> None:
+        executed = Executed(stream=self._stream, position=self._position, failures=tuple(self._failures))
+        self._reported, self._failures = self._position, []
+        self._replies.tell(executed)
+
+    # ---- operators
+
+    def _run(self, plan: Plan, values: tuple[Any, ...]) -> None:
+        num_outputs, table = plan.num_outputs, self._table
+        last = 1 + num_outputs + plan.num_tensors
+        ids = values[1 + num_outputs : last]
+        try:
+            if plan.writes and self._shared.sending:
+                self._shared.wait_sends([table.get(ids[place]) for place in plan.writes])
+            returned = plan.call([table[id_] for id_ in ids], values[last:])  # type: ignore[misc]
+            if plan.is_usual():
+                table[values[1]] = returned
+                return
+            for id_, tensor in zip(values[1 : 1 + num_outputs], plan.results(returned), strict=True):
+                table[id_] = tensor
+        except Exception as error:
+            self._failed(plan, values, ids, error)
+
+    def _failed(self, plan: Plan, values: tuple[Any, ...], ids: Sequence[int], error: Exception) -> None:
+        """An operator that got something else than tensors did not begin: its failure is that of what it got."""
+        table = self._table
+        lost = first_lost(table[id_] for id_ in ids if id_ in table)
+        if lost is None and arrive(table, ids):
+            self._run(plan, values)
+            return
+        if lost is None:
+            lost = Lost(self._failure(error))
+        for id_ in values[1 : 1 + plan.num_outputs]:
+            table[id_] = lost
+        if plan.writes:
+            lose_written(table, [ids[place] for place in plan.writes], lost)
+
+    def _failure(self, error: BaseException) -> Failed:
+        kind, text = describe_failure(error, self._table)
+        failed = Failed(stream=self._stream, position=self._position, kind=kind, text=text)
+        self._failures.append(failed)
+        return failed
+
+    # ---- built-in records
+
+    def _define(self, body: bytes) -> None:
+        number, template = records.read_define(body)
+        self._plans[number] = Plan(decode(template), self._shared.allowed)
+
+    def _free(self, body: bytes) -> None:
+        table = self._table
+        for id_ in records.read_free(body):
+            table.pop(id_, None)
+
+    def _load(self, body: bytes) -> None:
+        id_, spec, memory = records.read_load(body)
+        self._table[id_] = tensor_of(memory, spec)
+
+    def _arrived(self, body: bytes) -> None:
+        id_ = records.read_arrived(body)
+        self._table[id_] = self._shared.take_arrival(id_)
+
+    def _fetch(self, body: bytes) -> None:
+        id_, request = records.read_fetch(body)
+        entry = self._table.get(id_)
+        if type(entry) is Arriving:
+            entry = self._table[id_] = entry.wait()
+        if isinstance(entry, Tensor):
+            try:
+                self._replies.send(request, entry)
+                return
+            except Exception as error:  # as of a tensor that has no data to send
+                entry = Lost(self._failure(error))
+        failed = entry.failure if isinstance(entry, Lost) else self._failure(KeyError(f"no tensor has the id {id_}"))
+        self._replies.fail(request, failed)
+
+    def _ask(self, body: bytes) -> None:
+        question = records.read_ask(body)
+        table = self._table
+        try:
+            arrive(table, question.ids)
+            lost = first_lost(table[id_] for id_ in question.ids)
+            if lost is not None:
+                self._replies.fail(question.request, lost.failure)
+                return
+            plan = Plan(decode(question.template), self._shared.allowed)
+            returned = plan.call([table[id_] for id_ in question.ids], question.floats)  # type: ignore[misc]
+            shown, tensors = show(returned)
+            for id_, tensor in zip(question.outputs, tensors, strict=False):
+                table[id_] = tensor
+            described = tuple(specs.to_json(specs.describe(tensor, str(tensor.device))) for tensor in tensors)
+            self._replies.say(question.request, Outcome(shown=shown, specs=described))
+        except Exception as error:
+            self._replies.fail(question.request, self._failure(error))
+
+    def _sync(self, body: bytes) -> None:
+        request = records.read_sync(body)
+        self._position += 1
+        self._report()
+        self._position -= 1
+        self._replies.say(request, Outcome(shown=None))
+
+
+def tensor_of(memory: bytes, spec: specs.Spec) -> Tensor:
+    """Return a tensor with the bytes of its elements, in the order of its dimensions."""
+    if not memory:
+        return torch.empty(spec.size, dtype=spec.dtype, device=spec.device)
+    flat_tensor = torch.frombuffer(bytearray(memory), dtype=spec.dtype)
+    return flat_tensor.view(spec.size).to(spec.device)

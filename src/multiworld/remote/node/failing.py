@@ -1,0 +1,35 @@
+"""How a failure on a node is told to the master."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .table import Table
+
+OUT_OF_MEMORY = "out of memory"
+_SHOWN_CHARACTERS = 2000
+_SHOWN_TENSORS = 5
+
+
+def describe_failure(error: BaseException, table: Table) -> tuple[str, str]:
+    """Return the kind and the text: for too little memory, with the largest tensors that are live."""
+    text = str(error)[:_SHOWN_CHARACTERS] or "no text"
+    if not _is_out_of_memory(error):
+        return type(error).__name__, text
+    live = sorted((entry for entry in table.values() if isinstance(entry, Tensor)), key=_num_bytes, reverse=True)
+    total = sum(_num_bytes(tensor) for tensor in live)
+    largest = ", ".join(f"{tuple(each.shape)} {each.dtype} ({_num_bytes(each):,} B)" for each in live[:_SHOWN_TENSORS])
+    first = text.splitlines()[0]
+    return OUT_OF_MEMORY, f"{first} [{len(live)} tensors are live, {total:,} B; the largest: {largest or 'none'}]"
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    # PyTorch has no type of its own for the CPU's allocator.
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+
+
+def _num_bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -1,0 +1,156 @@
+"""A plan on its node: the operator of a template, and how a call's ids and floats become its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import MultiworldError
+from ..protocol import specs
+from ..protocol.outcomes import flat
+from ..protocol.specs import Spec
+from ..protocol.template import FLOAT, GENERATOR, TENSOR, Slot, Template
+from .operators import ALLOWED, Operator, OperatorRefusedError, find_operator
+
+Build = Callable[[Iterator[Tensor], Iterator[float]], Any]
+
+
+class UnforeseenOutputError(MultiworldError):
+    """An operator returned another tensor than the master foresaw (``reason``)."""
+
+    def __init__(self, operator: str, reason: str) -> None:
+        super().__init__(operator, reason)
+        self.operator, self.reason = operator, reason
+
+    def __str__(self) -> str:
+        return f"{self.operator} returned another tensor than the master foresaw: {self.reason}"
+
+
+class Plan:
+    """``num_outputs``, ``num_tensors``: how many ids a call has of each. ``writes``: what it writes."""
+
+    __slots__ = (
+        "_builders",
+        "_checked",
+        "_conform",
+        "_keywords",
+        "_operator",
+        "_plain",
+        "num_outputs",
+        "num_tensors",
+        "numbers",
+        "operator",
+        "outputs",
+        "single",
+        "writes",
+    )
+
+    def __init__(self, template: Template, allowed: Iterable[str] = ALLOWED) -> None:
+        """An operator that the node refuses is refused in each call: the records of its calls are to be counted."""
+        self.operator = template.operator
+        self._operator = _operator_or_refusal(template.operator, allowed)
+        self.outputs, self.writes = template.outputs, template.writes
+        self.num_outputs, self.num_tensors = template.num_outputs, template.num_tensors
+        self.numbers = template.numbers
+        self.single = len(template.outputs) == 1 and template.outputs[0] is not None
+        self._plain = not template.kwargs and all(item is TENSOR for item in template.args)
+        self._builders = [_builder(item) for item in template.args]
+        self._keywords = {name: _builder(item) for name, item in template.kwargs.items()}
+        self._checked = self._conform = False
+
+    def call(self, tensors: Sequence[Tensor], floats: Sequence[float]) -> Any:
+        """Return what the operator returns. Raises what it raises; TypeError if a tensor is none."""
+        if self._plain:
+            return self._operator(*tensors)
+        of_tensors, of_floats = iter(tensors), iter(floats)
+        args = [build(of_tensors, of_floats) for build in self._builders]
+        if not self._keywords:
+            return self._operator(*args)
+        return self._operator(*args, **{name: build(of_tensors, of_floats) for name, build in self._keywords.items()})
+
+    def results(self, returned: Any) -> list[Tensor]:
+        """Return the tensors that get an id, as the master foresaw them. Raises UnforeseenOutputError."""
+        found = flat(returned)
+        if len(found) != len(self.outputs):
+            raise UnforeseenOutputError(self.operator, f"{len(found)} tensors, not {len(self.outputs)}")
+        pairs = [(each, spec) for each, spec in zip(found, self.outputs, strict=True) if spec is not None]
+        if not self._checked:
+            self._conform = not self._are_as_foreseen(pairs)
+            self._checked = True
+        if self._conform:
+            return [_conformed(tensor, spec) for tensor, spec in pairs]
+        return [tensor for tensor, _ in pairs if tensor is not None]
+
+    def is_usual(self) -> bool:
+        """Whether the one tensor that it returns was found to be as foreseen."""
+        return self.single and self._checked and not self._conform
+
+    def _are_as_foreseen(self, pairs: Sequence[tuple[Tensor | None, Spec]]) -> bool:
+        """Look at all: one that is of another shape or dtype is an error."""
+        same = [self._is_as_foreseen(tensor, spec) for tensor, spec in pairs]
+        return all(same)
+
+    def _is_as_foreseen(self, tensor: Tensor | None, spec: Spec) -> bool:
+        if tensor is None:
+            raise UnforeseenOutputError(self.operator, f"none in place of {spec}")
+        if tensor.layout is not torch.strided:
+            raise UnforeseenOutputError(self.operator, f"a tensor of layout {tensor.layout}")
+        is_view = tensor._base is not None
+        there = specs.describe(tensor, str(tensor.device))
+        if (there.size, there.dtype, there.device) != (spec.size, spec.dtype, spec.device):
+            raise UnforeseenOutputError(self.operator, f"{there}, not {spec}")
+        same = _significant(there) == _significant(spec)
+        if not same and is_view:
+            raise UnforeseenOutputError(self.operator, f"a view {there}, not {spec}")
+        return same
+
+
+def _operator_or_refusal(name: str, allowed: Iterable[str]) -> Operator:
+    try:
+        return find_operator(name, allowed)
+    except OperatorRefusedError as error:
+        refusal = error
+
+    def refuse(*args: object, **kwargs: object) -> Any:
+        raise refusal
+
+    return refuse
+
+
+def _significant(spec: Spec) -> tuple[object, ...]:
+    """Return what decides where each element is: the strides of dimensions with one element do not."""
+    if 0 in spec.size:
+        return (spec.conj, spec.neg)
+    strides = tuple(stride for length, stride in zip(spec.size, spec.stride, strict=True) if length > 1)
+    return (strides, spec.offset, spec.conj, spec.neg)
+
+
+def _conformed(tensor: Tensor | None, spec: Spec) -> Tensor:
+    """Return the values with the strides that the master foresaw."""
+    assert tensor is not None
+    if tensor.is_conj() and not spec.conj:
+        tensor = tensor.resolve_conj()
+    if tensor.is_neg() and not spec.neg:
+        tensor = tensor.resolve_neg()
+    if _significant(specs.describe(tensor)) == _significant(spec):
+        return tensor
+    last = sum((length - 1) * stride for length, stride in zip(spec.size, spec.stride, strict=True))
+    memory = tensor.new_empty(spec.offset + last + 1 if tensor.numel() else spec.offset)
+    return memory.as_strided(spec.size, spec.stride, spec.offset).copy_(tensor)
+
+
+def _builder(item: object) -> Build:
+    if type(item) is Slot:
+        if item is TENSOR:
+            return lambda tensors, floats: next(tensors)
+        if item is FLOAT:
+            return lambda tensors, floats: next(floats)
+        assert item is GENERATOR
+        return lambda tensors, floats: None  # the node's own
+    if type(item) is list:
+        builders = [_builder(each) for each in item]
+        return lambda tensors, floats: [build(tensors, floats) for build in builders]
+    return lambda tensors, floats: item

@@ -1,0 +1,172 @@
+"""A node's life: it joins its master, executes what that sends, and ends when the master is done."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from dataclasses import dataclass
+
+import torch
+
+from ...errors import MultiworldError, WorldBrokenError
+from ...process.facts import resident_bytes
+from ...wire.progress.operation import Operation
+from ...world.manager import WorldManager
+from ...world.world import World
+from ..lane import Lane, listen
+from ..protocol import lanes, messages
+from ..protocol.lanes import names_of
+from ..protocol.messages import (
+    TO_NODE,
+    Arrives,
+    AskStatistics,
+    Drop,
+    NodeHello,
+    NodeStatistics,
+    Refused,
+    Welcome,
+)
+from ..version import own_version
+from .executor import Executor
+from .operators import ALLOWED
+from .replies import Replies
+from .shared import Shared
+
+logger = logging.getLogger(__name__)
+
+JOIN_S = 60.0
+LEAVE_S = 1.0
+
+
+class RefusedByMasterError(MultiworldError):
+    """The master did not take this node (``reason``)."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the master refused this node: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeOptions:
+    """``number``: of the node. ``store``: where its worlds form; None: the launcher's. ``backend``: of large tensors.
+
+    ``allowed``: namespaces of operators. ``once``: end with the first master that is lost.
+    """
+
+    number: int
+    store: str | None = None
+    serves_store: bool = False
+    backend: str = "auto"
+    allowed: frozenset[str] = ALLOWED
+    once: bool = True
+
+
+def serve_node(options: NodeOptions, manager: WorldManager, bulk_manager: WorldManager) -> None:
+    """Serve master after master, until one says that it is done. Raises JoinError, RefusedByMasterError."""
+    torch.set_grad_enabled(False)
+    while True:
+        was_ended = _serve_one(options, manager, bulk_manager)
+        if was_ended or options.once:
+            return
+
+
+def _serve_one(options: NodeOptions, manager: WorldManager, bulk_manager: WorldManager) -> bool:
+    """Serve one master. Return whether it said that it is done: else it was lost."""
+    command_name, bulk_name = names_of(options.number)
+    world = _join(manager, command_name, options, "auto")
+    worlds = [world]
+    try:
+        bulk = _join(bulk_manager, bulk_name, options, options.backend)
+        worlds.append(bulk)
+        session = Session(options, world, bulk)
+        try:
+            session.run()
+        except WorldBrokenError as error:
+            logger.info("node %d lost its master: %s", options.number, error)
+        return session.was_ended
+    finally:
+        for each in worlds:
+            each.blocking.leave(LEAVE_S)
+
+
+class Session:
+    """What a node does for one master, in one generation."""
+
+    def __init__(self, options: NodeOptions, world: World, bulk: World) -> None:
+        self._number = options.number
+        self._world = world
+        self._shared = Shared(bulk, options.allowed)
+        self._replies = Replies(world, bulk, self._shared)
+        self._executor = Executor(0, self._shared, self._replies)
+        self.was_ended = False
+        self._welcome: Operation[Welcome] = Operation()
+        bulk.on_broken(self._bulk_broke)
+        listen(world, lanes.ARRIVALS, lanes.MASTER, self._arrives)
+        listen(world, lanes.CONTROL, lanes.MASTER, self._controlled, self._welcome.fail)
+
+    def run(self) -> None:
+        """Raises WorldBrokenError when the master is lost, RefusedByMasterError."""
+        world = self._world
+        self._replies.tell(_hello())
+        welcome = world.wait_thread(self._welcome, lanes.MASTER, None)
+        if welcome.num_threads:
+            torch.set_num_threads(welcome.num_threads)
+        commands = Lane(world, lanes.FIRST_STREAM, lanes.MASTER)
+        while not self.was_ended:
+            batch = commands.next()
+            if not batch:
+                self.was_ended = True
+                return
+            self._executor.execute(batch)
+
+    def _bulk_broke(self) -> None:
+        """A master that can't send large tensors any more needs a new session."""
+        if not self.was_ended:
+            self._world.abort()
+
+    def _arrives(self, message: memoryview) -> None:
+        arrives = TO_NODE.decode(message)
+        if isinstance(arrives, Arrives):
+            self._shared.expect(arrives)
+
+    def _controlled(self, message: memoryview) -> None:
+        said = TO_NODE.decode(message)
+        if isinstance(said, Welcome):
+            self._welcome.succeed(said)
+        elif isinstance(said, Refused):
+            self._welcome.fail(RefusedByMasterError(said.reason))
+        elif isinstance(said, AskStatistics):
+            statistics = NodeStatistics(
+                num_tensors=len(self._shared.table), memory_bytes=resident_bytes(), num_executed=self._executor.position
+            )
+            self._replies.say(said.request, statistics)
+        elif isinstance(said, Drop):
+            self._shared.is_dropping = True
+
+
+def _join(manager: WorldManager, name: str, options: NodeOptions, backend: str) -> World:
+    return manager.blocking.join(
+        name,
+        rank=lanes.NODE,
+        world_size=2,
+        store=options.store,
+        backend=backend,
+        timeout_s=JOIN_S,
+        serve_store=options.serves_store and name == names_of(options.number)[0],
+    )
+
+
+def _hello() -> NodeHello:
+    cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    return NodeHello(
+        version=messages.VERSION,
+        multiworld=own_version(),
+        torch=torch.__version__,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        devices=("cpu", *cuda),
+    )

@@ -1,0 +1,67 @@
+"""What a node has under each id: a tensor, a tensor that is still to arrive, or the failure that took its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from torch import Tensor
+
+from ..protocol.messages import Failed
+
+
+class Lost:
+    """Stands for a tensor that does not exist, because of ``failure``."""
+
+    __slots__ = ("failure",)
+
+    def __init__(self, failure: Failed) -> None:
+        self.failure = failure
+
+
+class Arriving:
+    """Stands for a large tensor until it has come; ``wait`` blocks until then and returns it."""
+
+    __slots__ = ("wait",)
+
+    def __init__(self, wait: Callable[[], Tensor]) -> None:
+        self.wait = wait
+
+
+Entry: TypeAlias = Tensor | Lost | Arriving
+Table: TypeAlias = dict[int, Entry]
+
+
+def first_lost(entries: Iterable[Entry]) -> Lost | None:
+    return next((entry for entry in entries if type(entry) is Lost), None)
+
+
+def arrive(table: Table, ids: Iterable[int]) -> bool:
+    """Wait for those of the ids that are still to arrive. False: there are none."""
+    waited = False
+    for id_ in ids:
+        entry = table.get(id_)
+        if type(entry) is Arriving:
+            table[id_] = entry.wait()
+            waited = True
+    return waited
+
+
+def lose_written(table: Table, ids: Iterable[int], lost: Lost) -> None:
+    """Mark tensors that an operation should have written as lost, with all that share memory with them.
+
+    What is in that memory now is neither the old value nor the new one.
+    """
+    storages = {_storage(entry) for entry in (table.get(id_) for id_ in ids) if isinstance(entry, Tensor)}
+    for id_, entry in list(table.items()):
+        if isinstance(entry, Tensor) and _storage(entry) in storages:
+            table[id_] = lost
+    for id_ in ids:
+        table[id_] = lost
+
+
+def _storage(tensor: Tensor) -> int:
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):  # sparse: it has none
+        return id(tensor)

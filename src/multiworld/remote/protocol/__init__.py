@@ -1,0 +1,1 @@
+"""What master and nodes tell each other: values, calls, records, messages. Pure."""

@@ -1,0 +1,116 @@
+"""What master and node say beside the commands: who they are, what was executed, what failed. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...wire.messages import Json, MessageSet, message
+
+VERSION = 1
+
+
+@message("node_hello")
+@dataclass(frozen=True, kw_only=True)
+class NodeHello:
+    """A node shows itself. ``devices``: ``cpu`` and its accelerators, as ``cuda:0``."""
+
+    version: int
+    multiworld: str
+    torch: str
+    pid: int
+    host: str
+    devices: tuple[str, ...]
+
+
+@message("welcome")
+@dataclass(frozen=True, kw_only=True)
+class Welcome:
+    """The master takes the node. ``number``: the node's; ``num_threads``: for its operations, 0: as it likes."""
+
+    number: int
+    num_threads: int = 0
+
+
+@message("refused")
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """The master does not take the node (``reason``)."""
+
+    reason: str
+
+
+@message("failed")
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """The record at ``position`` of ``stream`` failed with the error ``kind``, which says ``text``."""
+
+    stream: int
+    position: int
+    kind: str
+    text: str
+
+
+@message("executed")
+@dataclass(frozen=True, kw_only=True)
+class Executed:
+    """All records of ``stream`` before ``position`` were executed; those in ``failures`` failed."""
+
+    stream: int
+    position: int
+    failures: tuple[Failed, ...] = ()
+
+
+@message("outcome")
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What an operator returned (``Ask``): ``shown`` describes it, with ``specs`` of the tensors that got an id."""
+
+    shown: Json
+    specs: tuple[Json, ...] = ()
+
+
+@message("sends")
+@dataclass(frozen=True, kw_only=True)
+class Sends:
+    """A tensor was asked for that is large: it comes over the bulk lane, ``num_bytes`` long."""
+
+    num_bytes: int
+
+
+@message("arrives")
+@dataclass(frozen=True, kw_only=True)
+class Arrives:
+    """A large tensor comes over the bulk lane, with the tag of its ``id``; ``spec`` describes it."""
+
+    id: int
+    spec: Json
+
+
+@message("ask_statistics")
+@dataclass(frozen=True, kw_only=True)
+class AskStatistics:
+    """Answer with ``NodeStatistics`` as the reply to ``request``, at once."""
+
+    request: int
+
+
+@message("node_statistics")
+@dataclass(frozen=True, kw_only=True)
+class NodeStatistics:
+    """``num_tensors``: live ids; ``memory_bytes``: of the process; ``num_executed``: records so far."""
+
+    num_tensors: int
+    memory_bytes: int
+    num_executed: int
+
+
+@message("drop")
+@dataclass(frozen=True, kw_only=True)
+class Drop:
+    """Execute nothing more of what waits: the master was interrupted."""
+
+
+ToMaster = NodeHello | Executed | Failed | Outcome | Sends | NodeStatistics
+ToNode = Welcome | Refused | Arrives | AskStatistics | Drop
+TO_MASTER: MessageSet[ToMaster] = MessageSet("what a node tells its master", ToMaster, tag="say")
+TO_NODE: MessageSet[ToNode] = MessageSet("what a master tells its node", ToNode, tag="say")

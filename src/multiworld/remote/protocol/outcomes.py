@@ -1,0 +1,45 @@
+"""What an operator returned, shown to the master: numbers as they are, tensors by their place among the ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from . import values
+
+
+def flat(returned: Any) -> list[Tensor | None]:
+    """Return the tensors in what an operator returned; None for one that is undefined."""
+    if returned is None or isinstance(returned, Tensor):
+        return [returned]
+    if isinstance(returned, (list, tuple)):
+        return [each for item in returned for each in flat(item)]
+    return []
+
+
+def show(returned: Any) -> tuple[Any, list[Tensor]]:
+    """Return JSON, and the tensors in it. Raises TypeError for what does not travel."""
+    tensors: list[Tensor] = []
+    return _shown(returned, tensors), tensors
+
+
+def _shown(returned: Any, tensors: list[Tensor]) -> Any:
+    if isinstance(returned, Tensor):
+        tensors.append(returned)
+        return ["tensor", len(tensors) - 1]
+    if isinstance(returned, (list, tuple)):
+        return ["list" if isinstance(returned, list) else "tuple", [_shown(each, tensors) for each in returned]]
+    return ["value", values.to_json(returned)]
+
+
+def read(shown: Any, tensors: list[Any]) -> Any:
+    """Return what was shown, with ``tensors`` in the place of tensors."""
+    kind, content = shown
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "list":
+        return [read(each, tensors) for each in content]
+    if kind == "tuple":
+        return tuple(read(each, tensors) for each in content)
+    return values.from_json(content)

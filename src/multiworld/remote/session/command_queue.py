@@ -1,0 +1,80 @@
+"""Commands that wait to be sent to a node, and the lines that issued those which it has not confirmed."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ..protocol import records
+from .origins import Origin, line_of
+
+Command = tuple[bytes, str, Origin]
+"""A record, the name of its operation, and where it was issued."""
+
+
+class CommandQueue:
+    """``append`` and ``free`` from any thread, also from a finalizer; all else by one thread at a time."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Command] = []
+        self.append = self.waiting.append
+        self._freed: list[int] = []
+        self.free = self._freed.append
+        self._sent: deque[Command] = deque()
+        self._first = 0  # position of the first in ``_sent``
+        self.position = 0  # of the next record to be sent
+        self.confirmed = 0
+
+    def take(self, last: Command | None = None) -> tuple[bytes, int]:
+        """Return a batch of all that waits, with ``last`` behind it, and the position of ``last``.
+
+        The batch is empty if nothing waits.
+        """
+        # What was freed is looked at first: each command that uses such a tensor is then in ``waiting`` already. The
+        # lists are never replaced: another thread may be about to append.
+        freed, waiting = self._freed, self.waiting
+        ids = freed[: len(freed)]
+        del freed[: len(ids)]
+        commands = waiting[: len(waiting)]
+        del waiting[: len(commands)]
+        if last is not None:
+            commands.append(last)
+        last_position = self.position + len(commands) - 1
+        if ids:
+            commands.append((records.free(ids), "free", None))
+        self._sent.extend(commands)
+        self.position += len(commands)
+        return b"".join([command[0] for command in commands]), last_position
+
+    def discard(self) -> None:
+        """Forget what waits: the node is lost. The oldest command that was not confirmed stays known."""
+        if not self._sent and self.waiting:
+            self._sent.append(self.waiting[0])
+        del self._freed[:], self.waiting[:]
+
+    def confirm(self, position: int) -> None:
+        """All records before ``position`` were executed: their lines are needed no more."""
+        if position <= self.confirmed:
+            return
+        self.confirmed = position
+        for _ in range(min(position - self._first, len(self._sent))):
+            self._sent.popleft()
+            self._first += 1
+
+    def find(self, position: int) -> tuple[str, str]:
+        """Return operation and line of a record that was sent and is not confirmed."""
+        index = position - self._first
+        if not 0 <= index < len(self._sent):
+            return "an operation", "a line that is not known any more"
+        _, operation, place = self._sent[index]
+        return operation, line_of(place)
+
+    def first_unconfirmed(self) -> str:
+        """Return the oldest operation that may be lost, with its line; empty if there is none."""
+        for command in (*self._sent, *self.waiting):
+            if command[2] is not None:
+                return f"{command[1]} at {line_of(command[2])}"
+        return ""
+
+    @property
+    def num_unconfirmed(self) -> int:
+        return self.position - self.confirmed

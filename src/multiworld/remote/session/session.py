@@ -1,0 +1,407 @@
+"""The master's end of one node in one generation: commands go out in batches, values come back when somebody asks."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from ...channel.base import Payload
+from ...channel.payload.tensors import memory_of
+from ...errors import MultiworldError, WorldBrokenError
+from ...world.world import World
+from ..errors import ConnectionEndedError, NodeDeadError, NodeMemoryError, RemoteError, RemoteOperationError
+from ..lane import listen
+from ..protocol import lanes, records, specs
+from ..protocol.messages import (
+    TO_MASTER,
+    TO_NODE,
+    Arrives,
+    AskStatistics,
+    Executed,
+    Failed,
+    NodeHello,
+    NodeStatistics,
+    Outcome,
+    Sends,
+    ToNode,
+)
+from ..protocol.specs import Spec
+from .command_queue import CommandQueue
+from .origins import here, origin
+from .plainly import plainly
+from .sync_points import SyncPoints
+
+logger = logging.getLogger(__name__)
+
+BATCH: Final = 128
+"""Commands that are sent together."""
+FLUSH_S: Final = 0.0005
+"""The first command of a batch waits so long for others, if nobody waits for it."""
+MAX_UNCONFIRMED: Final = 64 * 1024
+"""Commands that a node may be behind before the master waits for it."""
+MAX_UNCONFIRMED_BYTES: Final = 256 * 1024 * 1024
+"""As above, of tensors that were sent within the commands or beside them."""
+
+_ids = itertools.count(1)
+next_id = _ids.__next__
+"""Ids are never used twice in a process: a late command can't reach another tensor."""
+
+
+@dataclass
+class SessionStatistics:
+    """``num_waits``: how often the master waited because the node was too far behind."""
+
+    num_batches: int = 0
+    sent_bytes: int = 0
+    fetched_bytes: int = 0
+    num_waits: int = 0
+    failures: int = 0
+
+
+class Session:
+    """``number``: the node's. ``dead``: why the node is lost, once it is. ``hello``: what the node said of itself."""
+
+    def __init__(
+        self,
+        number: int,
+        world: World,
+        bulk: World,
+        sync_points: SyncPoints,
+        on_hello: Callable[[NodeHello], None] = lambda hello: None,
+    ) -> None:
+        self.number, self.world, self.bulk = number, world, bulk
+        self.generation = world.generation
+        self.dead: str | None = None
+        self.ended: str | None = None
+        self.hello: NodeHello | None = None
+        self.known_plans: set[int] = set()
+        self.statistics = SessionStatistics()
+        self.unseen: dict[int, RemoteError] = {}  # failures by position, until somebody gets them
+        self._failures: dict[int, RemoteError] = {}
+        self.queue = CommandQueue()
+        self.free = self.queue.free
+        self._sync_points, self._on_hello = sync_points, on_hello
+        self._lock = threading.RLock()  # one batch is taken and sent at a time
+        self._room = threading.Condition()
+        self._unconfirmed_bytes: list[tuple[int, int]] = []  # position behind, bytes
+        self._held_bytes = 0
+        self.timer_set = False
+        self._requests = itertools.count(1)
+        world.on_broken(self._lost)
+        bulk.on_broken(self._bulk_lost)
+        listen(world, lanes.NEWS, lanes.NODE, self._heard)
+
+    def __repr__(self) -> str:
+        state = self.dead or self.ended or "alive"
+        return f"<Session node={self.number} generation={self.generation} {state}>"
+
+    # ---- commands
+
+    def emit(self, record: bytes, operation: str, depth: int = 1) -> None:
+        """Queue one record. A lost node takes nothing any more: who waits for the outcome learns it."""
+        self.queue.append((record, operation, origin(sys._getframe(depth))))
+        self.queued()
+
+    def queued(self) -> None:
+        """Something was appended to the queue: send it, now or a moment later."""
+        if len(self.queue.waiting) >= BATCH:
+            self.flush()
+        elif not self.timer_set:
+            self.timer_set = True
+            self.world.later(FLUSH_S, self._flush_late)
+
+    def flush(self, *, may_wait: bool = True) -> None:
+        """Send what is queued. Waits while the node is too far behind."""
+        if self.dead is not None or self.ended is not None:
+            self._discard()
+            return
+        with self._lock:
+            batch, _ = self.queue.take()
+            if not batch:
+                return
+            self._send(batch)
+        if may_wait and self._is_behind():
+            self._wait_for_room()
+
+    def _flush_late(self) -> None:
+        """On the progress thread, which must not wait."""
+        self.timer_set = False
+        if self.queue.waiting:
+            self.flush(may_wait=False)
+
+    @plainly
+    def _send(self, batch: bytes) -> None:
+        packed = bytearray(batch)
+        self.statistics.num_batches += 1
+        if len(packed) > lanes.INLINE_BYTES:
+            self._hold(len(packed))
+        try:
+            if not self.world.send_bytes(packed, lanes.NODE, lanes.FIRST_STREAM):
+                message = torch.frombuffer(packed, dtype=torch.uint8)
+                self.world.start_send_tensors(message, lanes.NODE, lanes.FIRST_STREAM, None)
+        except MultiworldError as error:
+            self._lose(str(error))
+
+    def _discard(self) -> None:
+        with self._lock:
+            self.queue.discard()
+
+    # ---- how far the node is behind
+
+    def _hold(self, num_bytes: int) -> None:
+        with self._room:
+            self._unconfirmed_bytes.append((self.queue.position, num_bytes))
+            self._held_bytes += num_bytes
+
+    def _is_behind(self) -> bool:
+        return self.queue.num_unconfirmed > MAX_UNCONFIRMED or self._held_bytes > MAX_UNCONFIRMED_BYTES
+
+    def _wait_for_room(self) -> None:
+        self.statistics.num_waits += 1
+        with self._room:
+            while self._is_behind() and self.dead is None and self.ended is None:
+                self._room.wait()
+
+    def _confirm(self, position: int) -> None:
+        with self._lock:
+            self.queue.confirm(position)
+        with self._room:
+            while self._unconfirmed_bytes and self._unconfirmed_bytes[0][0] <= position:
+                self._held_bytes -= self._unconfirmed_bytes.pop(0)[1]
+            self._room.notify_all()
+
+    # ---- news
+
+    def _heard(self, message: memoryview) -> None:
+        said = TO_MASTER.decode(message)
+        if isinstance(said, Executed):
+            for failed in said.failures:
+                self._note(failed)
+            self._confirm(said.position)
+        elif isinstance(said, NodeHello):
+            self.hello = said
+            self._on_hello(said)
+
+    def _note(self, failed: Failed) -> RemoteError:
+        """Return the error of a failure, the same for all who ask."""
+        with self._lock:
+            error = self._failures.get(failed.position)
+            if error is None:
+                operation, line = self.queue.find(failed.position)
+                cls = NodeMemoryError if failed.kind == "out of memory" else RemoteOperationError
+                error = cls(self.number, operation, line, failed.kind, failed.text)
+                self._failures[failed.position] = self.unseen[failed.position] = error
+                self.statistics.failures += 1
+        return error
+
+    def seen(self, failed: Failed) -> RemoteError:
+        """Return the error that somebody gets now."""
+        error = self._note(failed)
+        with self._lock:
+            self.unseen.pop(failed.position, None)
+        return error
+
+    # ---- tensors to the node
+
+    @plainly
+    def load(self, tensor: Tensor, id_: int, *, wait: bool = True, depth: int = 1) -> Spec:
+        """Send the values of a local tensor. ``wait``: until its memory may be changed."""
+        plain = tensor.detach().resolve_conj().resolve_neg()
+        if not plain.is_contiguous():
+            plain = plain.contiguous()
+        plain = plain.cpu()
+        spec = specs.describe(plain)._replace(offset=0)
+        self.statistics.sent_bytes += plain.nbytes
+        if plain.nbytes <= lanes.INLINE_BYTES:
+            self.emit(records.load(id_, spec, memory_of(plain)), "send", depth + 1)
+            return spec
+        arrives = Arrives(id=id_, spec=specs.to_json(spec))
+        with self._lock:
+            self.queue.append((records.arrived(id_), "send", origin(sys._getframe(depth))))
+            self._hold(plain.nbytes)
+            self._tell(arrives, lanes.ARRIVALS)
+        self.queued()
+        try:
+            sending = self.bulk.start_send_tensors(plain, lanes.NODE, id_, None)
+            if wait:
+                self.bulk.wait_thread(sending, lanes.NODE, None)
+        except MultiworldError as error:
+            self._lose(str(error))
+        return spec
+
+    # ---- values from the node
+
+    def fetch(self, id_: int, spec: Spec, operation: str = "fetch") -> Tensor:
+        """Wait for the values of a tensor. Raises RemoteOperationError, NodeDeadError."""
+        line = here()
+        self._sync_points.note(operation, line)
+        request, position = self._request(lambda request: records.fetch(id_, request), operation)
+        reply = self._reply(request, position, operation, line)
+        if isinstance(reply, Tensor):
+            values = reply
+        elif isinstance(reply, Sends):
+            values = self._receive_bulk(request, spec, operation, line)
+        else:
+            raise TypeError(f"an impossible reply {reply!r}")
+        self.statistics.fetched_bytes += values.nbytes
+        return values
+
+    async def fetch_async(self, id_: int, spec: Spec) -> Tensor:
+        """As ``fetch``, without blocking the event loop."""
+        line = here()
+        self._sync_points.note("fetched", line)
+        request, position = self._request(lambda request: records.fetch(id_, request), "fetched")
+        try:
+            payload = await self.world.recv_tensors(lanes.NODE, lanes.FIRST_REPLY + request)
+            reply = self._read(payload, position)
+            if isinstance(reply, Tensor):
+                return reply
+            values = torch.empty(spec.size, dtype=spec.dtype)
+            await self.bulk.recv(values, lanes.NODE, lanes.FIRST_REPLY + request)
+        except (WorldBrokenError, MultiworldError) as error:
+            raise self._error_of(error, "fetched", line) from None
+        return values
+
+    def ask(
+        self, template: bytes, ids: tuple[int, ...], floats: tuple[float, ...], num_ids: int, operation: str
+    ) -> tuple[Outcome, tuple[int, ...]]:
+        """Have an operator called whose outcome can't be foreseen; return it, and the ids of the tensors in it."""
+        line = here()
+        self._sync_points.note(operation, line)
+        outputs = tuple(next_id() for _ in range(num_ids))
+
+        def question(request: int) -> bytes:
+            return records.ask(records.Ask(request=request, template=template, ids=ids, floats=floats, outputs=outputs))
+
+        request, position = self._request(question, operation)
+        outcome = self._reply(request, position, operation, line)
+        assert isinstance(outcome, Outcome)
+        return outcome, outputs
+
+    def synchronize(self) -> None:
+        """Wait until all that was issued is executed."""
+        line = here()
+        self._sync_points.note("synchronize", line)
+        request, position = self._request(records.sync, "synchronize")
+        self._reply(request, position, "synchronize", line)
+
+    def settle(self) -> None:
+        """Wait until all that was issued is executed, at the end: this is no sync point of the program's."""
+        request, position = self._request(records.sync, "close")
+        self._reply(request, position, "close", "the end")
+
+    @plainly
+    def say_end(self) -> None:
+        """Tell the node that its master is done: an empty batch."""
+        self.world.start_send_tensors(torch.empty(0, dtype=torch.uint8), lanes.NODE, lanes.FIRST_STREAM, None)
+
+    def ask_statistics(self) -> NodeStatistics:
+        request = next(self._requests)
+        self._tell(AskStatistics(request=request), lanes.CONTROL)
+        statistics = self._reply(request, None, "statistics", here())
+        assert isinstance(statistics, NodeStatistics)
+        return statistics
+
+    def tell(self, message: ToNode) -> None:
+        self._tell(message, lanes.CONTROL)
+
+    @plainly
+    def _tell(self, message: ToNode, tag: int) -> None:
+        encoded = torch.frombuffer(bytearray(TO_NODE.encode(message)), dtype=torch.uint8)
+        try:
+            self.world.start_send_tensors(encoded, lanes.NODE, tag, None)
+        except MultiworldError as error:
+            self._lose(str(error))
+
+    def _request(self, record: Callable[[int], bytes], operation: str) -> tuple[int, int]:
+        """Queue a record that is answered, and send it; return the request, and the position of its record."""
+        request = next(self._requests)
+        if self.dead is not None or self.ended is not None:
+            return request, self.queue.position
+        with self._lock:
+            batch, position = self.queue.take((record(request), operation, origin(sys._getframe(2))))
+            self._send(batch)
+        return request, position
+
+    @plainly
+    def _reply(self, request: int, position: int | None, operation: str, line: str) -> Any:
+        self._check_alive(operation, line)
+        try:
+            payload = self.world.blocking.recv_tensors(lanes.NODE, lanes.FIRST_REPLY + request)
+        except (WorldBrokenError, MultiworldError) as error:
+            raise self._error_of(error, operation, line) from None
+        return self._read(payload, position)
+
+    def _read(self, payload: Payload, position: int | None) -> Any:
+        """Return what a reply says; raise the failure that it tells."""
+        if position is not None:
+            reply = payload if isinstance(payload, Tensor) else None
+            if reply is not None:
+                self._confirm(position)
+                return reply
+        assert isinstance(payload, list)
+        said = TO_MASTER.decode(memory_of(payload[0]))
+        if isinstance(said, Failed):
+            error = self.seen(said)
+            raise type(error)(*error.args)
+        if position is not None:
+            self._confirm(position)
+        return said
+
+    @plainly
+    def _receive_bulk(self, request: int, spec: Spec, operation: str, line: str) -> Tensor:
+        values = torch.empty(spec.size, dtype=spec.dtype)
+        try:
+            self.bulk.blocking.recv(values, lanes.NODE, lanes.FIRST_REPLY + request)
+        except (WorldBrokenError, MultiworldError) as error:
+            raise self._error_of(error, operation, line) from None
+        return values
+
+    # ---- the end
+
+    def check_usable(self, operation: str) -> None:
+        """Raises NodeDeadError or ConnectionEndedError: nothing can be made on such a node."""
+        self._check_alive(operation, here())
+
+    def _check_alive(self, operation: str, line: str) -> None:
+        if self.ended is not None:
+            raise ConnectionEndedError(self.ended)
+        if self.dead is not None:
+            raise self.death(operation, line)
+
+    def death(self, operation: str, line: str) -> NodeDeadError:
+        return NodeDeadError(self.number, operation, line, self.dead or "", self.queue.first_unconfirmed())
+
+    def end(self, reason: str) -> None:
+        """The connection ends here; its tensors can't be used any more."""
+        self.ended = self.ended or reason
+        with self._room:
+            self._room.notify_all()
+
+    def _error_of(self, error: BaseException, operation: str, line: str) -> Exception:
+        if self.ended is not None:
+            return ConnectionEndedError(self.ended)
+        self._lose(str(error))
+        return self.death(operation, line)
+
+    def _lost(self) -> None:
+        error = self.world.error
+        self._lose("the connection was closed" if error is None else str(error))
+
+    def _bulk_lost(self) -> None:
+        error = self.bulk.error
+        self._lose("the connection for large tensors was closed" if error is None else str(error))
+
+    def _lose(self, reason: str) -> None:
+        if self.dead is None:
+            self.dead = reason
+        with self._room:
+            self._room.notify_all()

@@ -1,0 +1,42 @@
+"""Sync points: the places where the master waits for a node, counted by line, or forbidden for a while."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..errors import SyncPointError
+
+
+class SyncPoints:
+    """``by_line``: how often each line waited, by ``operation at file:line``."""
+
+    def __init__(self) -> None:
+        self.by_line: Counter[str] = Counter()
+        self._lock = threading.Lock()  # guards the counter
+
+    @property
+    def total(self) -> int:
+        return self.by_line.total()
+
+    def note(self, operation: str, line: str) -> None:
+        """Raises SyncPointError inside ``no_sync``."""
+        if getattr(_forbidden, "depth", 0):
+            raise SyncPointError(operation, line)
+        with self._lock:
+            self.by_line[f"{operation} at {line}"] += 1
+
+
+@contextmanager
+def no_sync() -> Iterator[None]:
+    """Inside, an operation of this thread that would wait for a node raises SyncPointError instead."""
+    _forbidden.depth = getattr(_forbidden, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _forbidden.depth -= 1
+
+
+_forbidden = threading.local()

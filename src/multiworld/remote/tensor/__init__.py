@@ -1,0 +1,1 @@
+"""Tensors that live on a node, as the master sees them."""

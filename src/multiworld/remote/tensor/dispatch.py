@@ -1,0 +1,142 @@
+"""Every operator on a remote tensor comes here: with a plan that is known, it is a few numbers in the node's queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from ..errors import PlaceMismatchError
+from ..session.session import Session
+from .foreseeing import name_of
+from .moving import send
+from .planned import BY_VALUE, CHANGES, PLANS, apply_changes, run_first
+from .special import SPECIAL
+
+SMALL_BYTES: Final = 4096
+"""A tensor of the master travels with a call if it is no larger; a larger one has to be sent by the user."""
+
+_NOTHING: Final[Mapping[str, Any]] = {}
+_FLOAT: Final = 0.5  # stands for any float in a key
+
+
+def dispatch(
+    cls: type[Any], func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+) -> Any:
+    """Called by PyTorch below autograd. Keys tell numbers from specs, and floats only from other types."""
+    session: Session | None = None
+    key: list[Any] = [func]
+    ids: list[int] = []
+    floats: list[float] = []
+    for value in args if not kwargs else (*args, *kwargs.values()):
+        kind = type(value)
+        if kind is cls:
+            if session is None:
+                session = value._session
+            elif value._session is not session:
+                return _dispatch_mixed(cls, func, args, kwargs or _NOTHING)
+            key.append(value._spec)
+            ids.append(value._id)
+        elif kind is int:
+            key.append((1, value))
+        elif kind is float:
+            key.append(_FLOAT)
+            floats.append(value)
+        elif value is None or kind is bool:
+            key.append((2, value))
+        elif kind is list or kind is tuple:
+            part: list[Any] = []
+            for each in value:
+                of = type(each)
+                if of is cls:
+                    if session is None:
+                        session = each._session
+                    elif each._session is not session:
+                        return _dispatch_mixed(cls, func, args, kwargs or _NOTHING)
+                    part.append(each._spec)
+                    ids.append(each._id)
+                elif of is float:
+                    part.append(_FLOAT)
+                    floats.append(each)
+                elif of is int:
+                    part.append((1, each))
+                elif isinstance(each, Tensor):
+                    return _dispatch_mixed(cls, func, args, kwargs or _NOTHING)
+                else:
+                    part.append((2, each))
+            key.append(tuple(part))
+        elif isinstance(value, Tensor):
+            return _dispatch_mixed(cls, func, args, kwargs or _NOTHING)
+        elif kind is torch.Generator:
+            key.append("generator")
+        else:
+            key.append(value)
+    if kwargs:
+        key.append(tuple(kwargs))
+    by_value = func in BY_VALUE
+    known = (*key, tuple(floats)) if by_value else tuple(key)
+    plan = PLANS.get(known)
+    if plan is not None:
+        assert session is not None
+        result = plan.run(cls, session, ids, [] if by_value else floats, args, kwargs or _NOTHING)
+        if plan in CHANGES:
+            apply_changes(plan, args, kwargs or _NOTHING)
+        return result
+    special = SPECIAL.get(func)
+    if special is not None:
+        return special(cls, func, args, kwargs or _NOTHING)
+    assert session is not None, f"{func} without a remote tensor"
+    return run_first(cls, func, args, kwargs or _NOTHING, session, tuple(key), ids, floats)
+
+
+def _dispatch_mixed(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A call with tensors of the master, or of several nodes: small ones of the master travel."""
+    special = SPECIAL.get(func)
+    if special is not None:
+        return special(cls, func, args, kwargs)
+    sessions = [each._session for each in _tensors_of((*args, *kwargs.values())) if type(each) is cls]
+    for session in sessions:
+        if session is not sessions[0]:
+            raise _of_several_nodes(name_of(func), sessions[0], session)
+
+    def travel(value: Any) -> Any:
+        if isinstance(value, Tensor) and type(value) is not cls:
+            return _sent(cls, func, sessions[0], value)
+        if isinstance(value, (list, tuple)):
+            return [travel(each) for each in value]
+        return value
+
+    sent = {name: travel(value) for name, value in kwargs.items()}
+    return dispatch(cls, func, (), [travel(value) for value in args], sent)
+
+
+def _sent(cls: type[Any], func: Any, session: Session, tensor: Tensor) -> Any:
+    """Return a small tensor of the master on the node. Raises PlaceMismatchError for a large one."""
+    if tensor.layout is torch.strided and tensor.nbytes <= SMALL_BYTES:
+        return send(cls, session, tensor)
+    raise PlaceMismatchError(
+        name_of(func),
+        f"node {session.number}",
+        f"the master (shape {tuple(tensor.shape)}, {tensor.dtype})",
+        f"Send it first: nodes[{session.number}].send(tensor), or tensor.to('remote:{session.number}')",
+    )
+
+
+def _of_several_nodes(operation: str, one: Session, other: Session) -> Exception:
+    if one.number == other.number:  # of two generations
+        return (one if one.dead is not None else other).death(operation, "an operand of an earlier generation")
+    return PlaceMismatchError(
+        operation, f"node {one.number}", f"node {other.number}", f"Move one of them: tensor.to_node({one.number})"
+    )
+
+
+def _tensors_of(values: Sequence[Any]) -> list[Any]:
+    found = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += _tensors_of(value)
+    return found

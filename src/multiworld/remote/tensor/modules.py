@@ -1,0 +1,36 @@
+"""Move a module to a node: its parameters and buffers, in place, each once although several modules may share it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..session.session import Session
+from .moving import send
+from .remote_tensor import RemoteTensor
+
+
+def load(module: nn.Module, session: Session) -> nn.Module:
+    """Return the same module. A parameter that is shared stays shared; gradients come along."""
+    moved: dict[int, Any] = {}
+    for each in module.modules():
+        for name, parameter in each._parameters.items():
+            if parameter is not None:
+                each._parameters[name] = _moved(parameter, session, moved)
+        for name, buffer in each._buffers.items():
+            if buffer is not None:
+                each._buffers[name] = _moved(buffer, session, moved)
+    return module
+
+
+def _moved(tensor: Tensor, session: Session, moved: dict[int, Any]) -> Any:
+    there = moved.get(id(tensor))
+    if there is None:
+        there = tensor if isinstance(tensor, RemoteTensor) else send(RemoteTensor, session, tensor)
+        if isinstance(tensor, nn.Parameter):
+            there = nn.Parameter(there, requires_grad=tensor.requires_grad)
+            if tensor.grad is not None:
+                there.grad = _moved(tensor.grad, session, moved)
+        moved[id(tensor)] = there
+    return there

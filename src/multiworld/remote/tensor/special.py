@@ -1,0 +1,45 @@
+"""Operators that the master answers in its own way: those that ask for a value, and copies between places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from ..errors import PlaceMismatchError
+from .moving import send, values_of
+from .planned import run_first
+
+Special = Callable[[type[Any], Any, Sequence[Any], Mapping[str, Any]], Any]
+aten = torch.ops.aten
+
+
+def _item(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return values_of(args[0], "item").item()
+
+
+def _is_same_size(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return bool(args[0].shape == args[1].shape)
+
+
+def _copy(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """``copy_`` between the master and a node; towards the master it waits."""
+    target, source = args[0], args[1]
+    if type(target) is not cls:
+        return target.copy_(values_of(source, "copy_"))
+    session = target._session
+    if type(source) is not cls:
+        source = send(cls, session, source)
+    elif source._session is not session:
+        here, there = f"node {session.number}", f"node {source._session.number}"
+        raise PlaceMismatchError("copy_", here, there, f"Move the source: source.to_node({session.number})")
+    key = (func, target._spec, source._spec, (2, bool(args[2])) if len(args) > 2 else None)
+    return run_first(cls, func, [target, source, *args[2:]], kwargs, session, key, [target._id, source._id], [])
+
+
+SPECIAL: Final[dict[Any, Special]] = {
+    aten._local_scalar_dense.default: _item,
+    aten.is_same_size.default: _is_same_size,
+    aten.copy_.default: _copy,
+}
