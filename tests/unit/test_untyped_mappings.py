@@ -9,7 +9,7 @@ import multiworld
 
 ROOT = Path(multiworld.__file__).parent
 UNTYPED = re.compile(r"\b(dict|Mapping)\[str, Any\]")
-AT_MOST = 74
+AT_MOST = 75
 """Lines in all. One more needs a reason; one less lowers this."""
 MAY_HAVE = {
     "bench": "figures that a report shows as JSON, and what the members of a benchmark answer the testing kit",
@@ -21,6 +21,7 @@ MAY_HAVE = {
     "model/signature.py": "tensors by the user's names",
     "model/tracing": "arguments of the user's modules",
     "model/user_main.py": "what the user's main module holds",
+    "remote/protocol/template.py": "keyword arguments of PyTorch's operators",
     "serving/config": "the user's configuration before it is checked, and the example that a model gives",
     "serving/member/reports.py": "fields of a dataclass, on their way into another",
     "serving/control/spec.py": "fields of a dataclass, on their way into another; a specification as JSON",

@@ -7,13 +7,16 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ...errors import ProtocolError
 from . import specs, values
 from .specs import Spec
 
 MAX_SLOTS: Final = 100_000
+
+Keywords: TypeAlias = Mapping[str, Any]
+"""Keyword arguments of an operator."""
 
 
 class Slot:
@@ -46,7 +49,7 @@ class Template:
 
     operator: str
     args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    kwargs: Keywords
     outputs: tuple[Spec | None, ...]
     writes: tuple[int, ...] = ()
 

@@ -1,4 +1,4 @@
-"""Make tensors as if no mode were active: a thread that waits for a node reads messages inside the modes of its user."""
+"""Make tensors as if no mode were active: a thread that waits reads messages inside the modes of its user."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import UnsupportedOperationError
 from ..protocol import specs
 from ..protocol.outcomes import read
-from ..protocol.template import FLOAT, GENERATOR, TENSOR, Template
+from ..protocol.template import FLOAT, GENERATOR, TENSOR, Keywords, Template
 from ..session.session import Session
 from .wrapping import make
 
@@ -19,7 +19,7 @@ MOST_OUTPUTS: Final = 64
 """Tensors that one such call can return, at least; a call with lists of tensors can return as many more."""
 
 
-def ask(cls: type[Any], session: Session, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def ask(cls: type[Any], session: Session, func: Any, args: Sequence[Any], kwargs: Keywords) -> Any:
     """Return what the operator returned on the node. A sync point. Raises RemoteOperationError, NodeDeadError."""
     ids: list[int] = []
     floats: list[float] = []

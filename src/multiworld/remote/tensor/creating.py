@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..protocol.template import Keywords
 from ..session.session import Session
 from .moving import send
 from .planned import create
@@ -24,7 +25,7 @@ class OnNode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._cls, self._session = cls, session
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Keywords | None = None
     ) -> Any:
         if func in _OF_A_VALUE and type(args[0]) is Tensor:  # of torch.tensor([1, 2])
             return send(self._cls, self._session(), args[0])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from ..errors import PlaceMismatchError
+from ..protocol.template import Keywords
 from ..session.session import Session
 from .foreseeing import name_of
 from .moving import send
@@ -18,13 +19,11 @@ from .special import SPECIAL
 SMALL_BYTES: Final = 4096
 """A tensor of the master travels with a call if it is no larger; a larger one has to be sent by the user."""
 
-_NOTHING: Final[Mapping[str, Any]] = {}
+_NOTHING: Final[Keywords] = {}
 _FLOAT: Final = 0.5  # stands for any float in a key
 
 
-def dispatch(
-    cls: type[Any], func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-) -> Any:
+def dispatch(cls: type[Any], func: Any, types: Any, args: Sequence[Any] = (), kwargs: Keywords | None = None) -> Any:
     """Called by PyTorch below autograd. Keys tell numbers from specs, and floats only from other types."""
     session: Session | None = None
     key: list[Any] = [func]
@@ -91,7 +90,7 @@ def dispatch(
     return run_first(cls, func, args, kwargs or _NOTHING, session, tuple(key), ids, floats)
 
 
-def _dispatch_mixed(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _dispatch_mixed(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords) -> Any:
     """A call with tensors of the master, or of several nodes: small ones of the master travel."""
     special = SPECIAL.get(func)
     if special is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..protocol.outcomes import flat
 from ..protocol.specs import Spec, describe, number_of, spec_of
-from ..protocol.template import FLOAT, GENERATOR, TENSOR, Template
+from ..protocol.template import FLOAT, GENERATOR, TENSOR, Keywords, Template
 from .plan import Plan, Returns
 
 Path = tuple[int | str, int | None]
@@ -23,7 +23,7 @@ class UnforeseeableError(Exception):
 
 
 def foresee(
-    cls: type[Any], func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, floats_matter: bool
+    cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords, *, floats_matter: bool
 ) -> tuple[Plan, dict[Path, int]]:
     """Return a plan for such calls, and which arguments get another spec by each.
 
@@ -72,7 +72,7 @@ class Call:
     """One call, with tensors without data in place of remote ones. ``metas``: these by path."""
 
     def __init__(
-        self, cls: type[Any], func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, floats_matter: bool
+        self, cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords, *, floats_matter: bool
     ) -> None:
         self._cls, self._func, self._args, self._kwargs = cls, func, args, kwargs
         self._floats_matter = floats_matter
@@ -180,7 +180,7 @@ def _returns(item: Any, written: Mapping[int, Path], count: Iterator[int]) -> Re
     return lambda new, args, kwargs: item
 
 
-def tensor_at(path: Path, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def tensor_at(path: Path, args: Sequence[Any], kwargs: Keywords) -> Any:
     """Return the argument at a path, or the element of it."""
     argument, index = path
     value = args[argument] if isinstance(argument, int) else kwargs[argument]

@@ -7,12 +7,12 @@ import sys
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ..protocol import records
 from ..protocol.records import FIRST_PLAN
-from ..protocol.template import Template
+from ..protocol.template import Keywords, Template
 from ..session.origins import origin
 from ..session.session import BATCH, Session, next_id
 from .wrapping import make
@@ -20,7 +20,7 @@ from .wrapping import make
 MAX_PLANS: Final = 20_000
 _numbers = itertools.count(FIRST_PLAN)
 
-Returns = Callable[[list[Any], Sequence[Any], Mapping[str, Any]], Any]
+Returns = Callable[[list[Any], Sequence[Any], Keywords], Any]
 """Builds what the operator returns, of new tensors and of the arguments that it wrote."""
 
 
@@ -45,7 +45,7 @@ class Plan:
         ids: list[int],
         floats: list[float],
         args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        kwargs: Keywords,
     ) -> Any:
         """Queue the call and return its results, which do not exist yet."""
         queue = session.queue

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
+from ..protocol.template import Keywords
 from ..session.session import Session
 from .asking import ask
 from .foreseeing import Path, UnforeseeableError, floats_matter, foresee, name_of, tensor_at
@@ -22,7 +23,7 @@ def run_first(
     cls: type[Any],
     func: Any,
     args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    kwargs: Keywords,
     session: Session,
     key: tuple[Any, ...],
     ids: list[int],
@@ -42,7 +43,7 @@ def run_first(
     return result
 
 
-def create(cls: type[Any], session: Session, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def create(cls: type[Any], session: Session, func: Any, args: Sequence[Any], kwargs: Keywords) -> Any:
     """Call an operator that has no tensors among its arguments on a node. Raises NodeDeadError at once."""
     session.check_usable(name_of(func))
     key = (func, _frozen(args), _frozen(kwargs))
@@ -67,7 +68,7 @@ def note_floats(func: Any) -> bool:
     return False
 
 
-def apply_changes(plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def apply_changes(plan: Plan, args: Sequence[Any], kwargs: Keywords) -> None:
     for path, number in CHANGES.get(plan, {}).items():
         take_spec(tensor_at(path, args, kwargs), number)
 

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
 
 from ..errors import PlaceMismatchError
+from ..protocol.template import Keywords
 from .moving import send, values_of
 from .planned import run_first
 
-Special = Callable[[type[Any], Any, Sequence[Any], Mapping[str, Any]], Any]
+Special = Callable[[type[Any], Any, Sequence[Any], Keywords], Any]
 aten = torch.ops.aten
 
 
-def _item(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _item(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords) -> Any:
     return values_of(args[0], "item").item()
 
 
-def _is_same_size(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def _is_same_size(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords) -> bool:
     return bool(args[0].shape == args[1].shape)
 
 
-def _copy(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _copy(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords) -> Any:
     """``copy_`` between the master and a node; towards the master it waits."""
     target, source = args[0], args[1]
     if type(target) is not cls:
