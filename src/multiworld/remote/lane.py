@@ -20,8 +20,8 @@ class Lane:
     def __init__(self, world: World, tag: int, peer: int) -> None:
         self._world, self._peer = world, peer
         self._came: deque[memoryview] = deque()
+        self._error: Exception | None = None  # before it listens: a world may be broken already
         self._last = listen(world, tag, peer, self._came.append, self._ended)
-        self._error: Exception | None = None
 
     def next(self) -> memoryview:
         """Block until a message has come, and return its bytes. Raises the error of a world that is broken."""

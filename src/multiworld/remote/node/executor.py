@@ -137,8 +137,14 @@ class Executor:
         id_ = records.read_arrived(body)
         self._table[id_] = self._shared.take_arrival(id_)
 
+    def _tell_failures(self) -> None:
+        """Before an answer: it confirms all before it, and the master forgets the lines of what is confirmed."""
+        if self._failures:
+            self._report()
+
     def _fetch(self, body: bytes) -> None:
         id_, request = records.read_fetch(body)
+        self._tell_failures()
         entry = self._table.get(id_)
         if type(entry) is Arriving:
             entry = self._table[id_] = entry.wait()
@@ -153,6 +159,7 @@ class Executor:
 
     def _ask(self, body: bytes) -> None:
         question = records.read_ask(body)
+        self._tell_failures()
         table = self._table
         try:
             arrive(table, question.ids)

@@ -158,7 +158,7 @@ def read_ask(body: bytes) -> Ask:
         )
         if any(type(each) is not int or not 0 <= each < MAX_ID for each in (request, *ids, *outputs)):
             raise ValueError("an impossible id")
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise ProtocolError(f"a bad question: {error}") from None
     return question
 

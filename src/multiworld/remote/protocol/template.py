@@ -93,11 +93,11 @@ def decode(encoded: bytes) -> Template:
         template = Template(
             operator=_text(shown["operator"]),
             args=tuple(_from_json(item) for item in _list(shown["args"])),
-            kwargs={_text(name): _from_json(item) for name, item in dict(shown["kwargs"]).items()},
+            kwargs={_text(name): _from_json(item) for name, item in shown["kwargs"].items()},
             outputs=tuple(None if spec is None else specs.from_json(spec) for spec in _list(shown["outputs"])),
             writes=tuple(_list(shown["writes"])),
         )
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"a bad template of a call: {type(error).__name__}: {error}") from None
     num_slots = template.num_tensors + template.num_floats + template.num_outputs
     if num_slots > MAX_SLOTS or any(

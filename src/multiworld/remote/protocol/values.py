@@ -49,7 +49,7 @@ def from_json(shown: Any, depth: int = 0) -> Any:
         if read is not None and all(type(text) is str for text in shown[1:]):
             try:
                 return read(*shown[1:])
-            except (TypeError, ValueError, RuntimeError) as error:
+            except (TypeError, ValueError, OverflowError, RuntimeError) as error:
                 raise ProtocolError(f"a bad constant {shown!r}: {error}") from None
     raise ProtocolError(f"a bad constant {str(shown)[:80]!r}")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from ..protocol.specs import spec_of
 from .wrapping import make
 
@@ -14,6 +16,7 @@ def take_spec(tensor: Any, number: int) -> None:
         return
     other = make(type(tensor), tensor._session, number, 0)
     del other._session  # it has no id of its own, which would be freed with it
-    tensor.data = other
+    with torch.no_grad(), torch._C._DisableTorchDispatch():  # the assignment is no operation of the node's
+        tensor.data = other
     tensor._spec = number
     assert tuple(tensor.shape) == spec_of(number).size

@@ -1,0 +1,1 @@
+"""Remote tensors, without processes."""

@@ -1,0 +1,227 @@
+"""A node in this process: the real sessions of master and node, over worlds that are a few queues in memory.
+
+No socket and no child: a test of remote tensors takes milliseconds. Commands leave with a wait, or with a full batch:
+time never passes here, so ``run_timers`` stands for the moment after which a batch leaves by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from multiworld.channel.base import Payload
+from multiworld.errors import WorldBrokenError
+from multiworld.remote.master.node import Node
+from multiworld.remote.node import serving
+from multiworld.remote.node.serving import NodeOptions
+from multiworld.remote.protocol.messages import Welcome
+from multiworld.remote.session.session import Session
+from multiworld.remote.session.sync_points import SyncPoints
+from multiworld.remote.tensor.remote_tensor import RemoteTensor
+from multiworld.wire.progress.operation import Operation
+from multiworld.world.world import World
+
+PATIENCE_S = 10.0
+
+
+def remote_of(tensor: Tensor) -> RemoteTensor:
+    """Return what operators on remote tensors return, by the type that it has."""
+    assert isinstance(tensor, RemoteTensor)
+    return tensor
+
+
+def values(tensor: Tensor) -> Tensor:
+    """Wait for the values of a remote tensor."""
+    return remote_of(tensor).fetch()
+
+
+class FakeWorld:
+    """One end of a world of two: what the other sends is here at once. ``timers``: calls that wait for time to pass."""
+
+    generation = 0
+    peer: FakeWorld
+
+    def __init__(self) -> None:
+        self.error: WorldBrokenError | None = None
+        self.timers: list[Callable[[], object]] = []
+        self.blocking = FakeBlocking(self)
+        self._broken: Operation[None] = Operation()
+        self._lock = threading.Lock()  # guards the two lines below
+        self._came: dict[int, deque[Payload]] = {}
+        self._pending: dict[int, deque[Operation[Payload]]] = {}
+
+    def send_bytes(self, packed: bytearray, dst: int, tag: int) -> bool:
+        self.start_send_tensors(torch.frombuffer(packed, dtype=torch.uint8), dst, tag, None)
+        return True
+
+    def start_send_tensors(self, payload: Payload, dst: int, tag: int, timeout_s: float | None) -> Operation[None]:
+        if self.error is not None:
+            raise self.error
+        copied = payload.clone() if isinstance(payload, Tensor) else [each.clone() for each in cast("Any", payload)]
+        self.peer._deliver(tag, copied)
+        return Operation.succeeded(None)
+
+    def start_recv_tensors(self, src: int, tag: int, timeout_s: float | None) -> Operation[Payload]:
+        with self._lock:
+            if self._came.get(tag):
+                return Operation.succeeded(self._came[tag].popleft())
+            if self.error is not None:
+                raise self.error
+            operation: Operation[Payload] = Operation()
+            self._pending.setdefault(tag, deque()).append(operation)
+        return operation
+
+    start_recv_bytes = start_recv_tensors
+
+    def start_recv(self, tensor: Tensor, src: int, tag: int, timeout_s: float | None) -> Operation[None]:
+        written: Operation[None] = Operation()
+
+        def write(operation: Operation[Payload]) -> None:
+            if operation.error is not None:
+                written.fail(operation.error)
+                return
+            with torch.no_grad():
+                tensor.copy_(cast("Tensor", operation.result()))
+            written.succeed(None)
+
+        self.start_recv_tensors(src, tag, timeout_s).add_callback(write)
+        return written
+
+    async def recv_tensors(self, src: int, tag: int) -> Payload:
+        return await asyncio.to_thread(self.blocking.recv_tensors, src, tag)
+
+    async def recv(self, tensor: Tensor, src: int, tag: int) -> None:
+        await asyncio.to_thread(self.blocking.recv, tensor, src, tag)
+
+    def wait_thread(self, operation: Operation[Any], peer: int, timeout_s: float | None) -> Any:
+        done = threading.Event()
+        operation.add_callback(lambda _: done.set())
+        assert done.wait(PATIENCE_S), "nothing came: was a record sent that nobody answers?"
+        return operation.result()
+
+    wait_for = wait_thread
+
+    def later(self, after_s: float, call: Callable[[], object]) -> None:
+        self.timers.append(call)
+
+    def on_broken(self, call: Callable[[], None]) -> None:
+        self._broken.add_callback(lambda _: call())
+
+    def abort(self) -> None:
+        self.lose("aborted")
+        self.peer.lose("the peer aborted")
+
+    def lose(self, reason: str) -> None:
+        """This end finds that its world is broken."""
+        with self._lock:
+            if self.error is not None:
+                return
+            self.error = WorldBrokenError("fake", 0, -1, reason)
+            pending = [each for several in self._pending.values() for each in several]
+            self._pending.clear()
+        for operation in pending:
+            operation.fail(self.error)
+        self._broken.succeed(None)
+
+    def _deliver(self, tag: int, payload: Payload) -> None:
+        with self._lock:
+            waiting = self._pending.get(tag)
+            operation = waiting.popleft() if waiting else None
+            if operation is None:
+                self._came.setdefault(tag, deque()).append(payload)
+        if operation is not None:
+            operation.succeed(payload)
+
+
+class FakeBlocking:
+    """What a world offers to threads."""
+
+    def __init__(self, world: FakeWorld) -> None:
+        self._world = world
+
+    def recv_tensors(self, src: int, tag: int) -> Payload:
+        return cast("Payload", self._world.wait_thread(self._world.start_recv_tensors(src, tag, None), src, None))
+
+    def recv(self, tensor: Tensor, src: int, tag: int) -> None:
+        self._world.wait_thread(self._world.start_recv(tensor, src, tag, None), src, None)
+
+
+def fake_pair() -> tuple[FakeWorld, FakeWorld]:
+    """Return the two ends of a world."""
+    one, other = FakeWorld(), FakeWorld()
+    one.peer, other.peer = other, one
+    return one, other
+
+
+class FakeNode:
+    """``node``: as ``nodes[1]``. ``session``: the master's end. ``there``: the node's own session, in a thread.
+
+    A context manager: at its end the node has executed all, and has raised nothing.
+    """
+
+    def __init__(self, number: int = 1) -> None:
+        self.world, theirs = fake_pair()
+        self.bulk, their_bulk = fake_pair()
+        self.sync_points = SyncPoints()
+        self.session = Session(number, cast("World", self.world), cast("World", self.bulk), self.sync_points)
+        self.node = Node(number)
+        self.node.take(self.session)
+        self.there = serving.Session(NodeOptions(number=number), cast("World", theirs), cast("World", their_bulk))
+        self.session.tell(Welcome(number=number))
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._serve, name=f"fake-node-{number}", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> FakeNode:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+        if kind is None and self.failure is not None:
+            raise self.failure
+
+    @property
+    def num_tensors(self) -> int:
+        """How many ids are live on the node."""
+        return len(self.there._shared.table)
+
+    def run_timers(self) -> None:
+        """Let the time pass after which a batch leaves by itself."""
+        timers, self.world.timers = self.world.timers, []
+        for call in timers:
+            call()
+
+    def lose(self, reason: str = "killed") -> None:
+        """The node is gone, and both ends notice."""
+        for world in (self.world, self.bulk):
+            world.lose(reason)
+            world.peer.lose(reason)
+        self._thread.join(PATIENCE_S)
+
+    def close(self) -> None:
+        if self.session.dead is None and self.session.ended is None:
+            self.session.flush()
+            self.session.say_end()
+        self.session.end("the test is over")
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "the node does not end"
+
+    def _serve(self) -> None:
+        torch.set_grad_enabled(False)
+        try:
+            self.there.run()
+        except WorldBrokenError:
+            return
+        except Exception as error:  # a node that fails is lost for its master, which waits for it now
+            self.failure = error
+            self.world.lose(str(error))
+            self.bulk.lose(str(error))

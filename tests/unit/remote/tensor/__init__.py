@@ -1,0 +1,1 @@
+"""Tensors of a node in this process."""

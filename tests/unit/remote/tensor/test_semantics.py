@@ -1,0 +1,142 @@
+"""A remote tensor is a tensor: views share memory, in-place operators write, shapes follow, failures come late."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from multiworld.remote import NodeDeadError, PlaceMismatchError, RemoteOperationError, SyncPointError, no_sync
+from multiworld.remote.master.node import Node
+
+from ..fake_node import FakeNode, remote_of, values
+
+
+def test_operators_wait_for_nothing_and_give_the_same_bits(fake: FakeNode) -> None:
+    local = torch.randn(3, 4)
+    remote = fake.node.send(local)
+    result = torch.softmax(remote @ remote.t() + 1.5, -1)
+    assert fake.sync_points.total == 0
+    assert torch.equal(values(result), torch.softmax(local @ local.t() + 1.5, -1))
+    assert fake.sync_points.total == 1
+
+
+def test_a_write_through_a_view_of_a_view_is_seen_by_all(node: Node) -> None:
+    remote = node.send(torch.arange(24.0).view(2, 3, 4))
+    view = remote.transpose(0, 2)[1:3]
+    view[:, 0].mul_(-1)
+    expected = torch.arange(24.0).view(2, 3, 4)
+    expected.transpose(0, 2)[1:3][:, 0].mul_(-1)
+    assert torch.equal(values(remote), expected)
+    assert torch.equal(values(view), expected.transpose(0, 2)[1:3])
+    assert view.stride() == (1, 4, 12)
+
+
+def test_operators_that_change_the_shape_in_place(node: Node) -> None:
+    remote = node.send(torch.arange(6.0).view(1, 2, 3))
+    view = remote[0]
+    remote.squeeze_(0).t_()
+    assert (remote.shape, remote.stride(), view.shape) == ((3, 2), (1, 3), (2, 3))
+    remote.unsqueeze_(1)
+    remote.add_(1)
+    assert torch.equal(values(remote), torch.arange(1.0, 7.0).view(2, 3).t().unsqueeze(1))
+    assert torch.equal(values(view), torch.arange(1.0, 7.0).view(2, 3))
+
+
+def test_out_takes_the_shape_of_the_result(node: Node) -> None:
+    x, out = node.send(torch.ones(2, 3)), node.send(torch.empty(0))
+    returned = torch.add(x, x, out=out)
+    assert returned is out
+    assert torch.equal(values(out), torch.full((2, 3), 2.0))
+    torch.mul(x, 3, out=out)
+    assert torch.equal(values(out + 0), torch.full((2, 3), 3.0))
+
+
+def test_an_operator_that_changes_the_shape_is_planned_once_and_applies_each_time(node: Node) -> None:
+    for _ in range(3):
+        remote = node.send(torch.zeros(2, 5))
+        remote.t_()
+        assert remote.shape == (5, 2)
+        assert values(remote).shape == (5, 2)
+
+
+def test_gradients_are_those_of_a_local_tensor(node: Node) -> None:
+    torch.manual_seed(0)
+    local = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 2))
+    inputs = torch.randn(5, 4)
+    local(inputs).square().mean().backward()
+    expected = [parameter.grad for parameter in local.parameters()]
+    local.zero_grad()
+    remote = node.load(local)
+    remote(node.send(inputs)).square().mean().backward()
+    for parameter, grad in zip(remote.parameters(), expected, strict=True):
+        assert grad is not None
+        assert parameter.grad is not None
+        assert torch.equal(values(parameter.grad), grad)
+
+
+def test_values_that_shapes_depend_on_are_asked(fake: FakeNode) -> None:
+    remote = fake.node.send(torch.tensor([0.0, 2.0, 0.0, 3.0]))
+    assert values(remote.nonzero()).tolist() == [[1], [3]]
+    assert remote[remote > 0].tolist() == [2.0, 3.0]
+    assert bool((remote > 2).any())
+    with no_sync(), pytest.raises(SyncPointError):
+        remote.nonzero()
+
+
+def test_a_failure_comes_with_the_value_that_needs_it(node: Node) -> None:
+    index = node.send(torch.tensor([7]))
+    lost = node.send(torch.zeros(3)).index_select(0, index)
+    other = node.send(torch.ones(2)) * 3
+    dependent = lost + 1
+    assert other.tolist() == [3.0, 3.0]
+    with pytest.raises(RemoteOperationError, match="index_select") as caught:
+        values(dependent)
+    assert "test_semantics.py" in caught.value.line
+
+
+def test_shapes_that_do_not_fit_fail_at_once(node: Node) -> None:
+    with pytest.raises(RuntimeError, match="broadcast"):
+        node.send(torch.ones(2)) + node.send(torch.ones(3))
+
+
+def test_a_large_tensor_of_the_master_does_not_travel_by_itself(node: Node) -> None:
+    remote = node.send(torch.ones(5000))
+    assert values(remote + torch.tensor(2.0))[0].item() == 3.0
+    with pytest.raises(PlaceMismatchError, match=r"nodes\[1\]\.send"):
+        remote + torch.ones(5000)
+
+
+def test_large_tensors_come_and_go_beside_the_commands(node: Node) -> None:
+    local = torch.randn(300, 100)
+    remote = node.send(local)
+    assert torch.equal(values(remote.t() * 2), local.t() * 2)
+
+
+def test_what_is_given_up_is_freed_on_the_node(fake: FakeNode) -> None:
+    remote: torch.Tensor = fake.node.send(torch.ones(2))
+    for _ in range(300):
+        remote = remote + 1
+    assert remote.tolist() == [301.0, 301.0]
+    fake.node.synchronize()
+    fake.node.synchronize()
+    assert fake.num_tensors == 1
+
+
+def test_a_lost_node_is_named_by_the_next_wait(fake: FakeNode) -> None:
+    remote = fake.node.send(torch.ones(2))
+    fake.lose("the test killed it")
+    with pytest.raises(NodeDeadError, match="the test killed it"):
+        values(remote)
+
+
+def test_a_batch_leaves_by_itself_after_a_moment(fake: FakeNode) -> None:
+    fake.node.send(torch.ones(2))
+    assert fake.session.queue.position == 0
+    fake.run_timers()
+    assert fake.session.queue.position > 0
+
+
+async def test_a_coroutine_awaits_values(node: Node) -> None:
+    assert torch.equal(await remote_of(node.send(torch.ones(2)) + 1).fetched(), torch.full((2,), 2.0))
+    assert torch.equal(await remote_of(node.send(torch.ones(20_000)) + 1).fetched(), torch.full((20_000,), 2.0))
