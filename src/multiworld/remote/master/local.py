@@ -6,6 +6,7 @@ import os
 import secrets
 import subprocess
 import sys
+import threading
 import time
 
 import torch
@@ -26,14 +27,12 @@ class LocalNodes:
 
     def __init__(self, store: str, token: str, backend: str) -> None:
         self._store, self._token, self._backend = store, token, backend
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
-        self._is_closed = False
+        self._lock = threading.Lock()  # a node may be started, on the roster's thread, while all end
+        self._children: dict[int, subprocess.Popen[bytes]] = {}  # guarded by _lock
+        self._is_closed = False  # guarded by _lock
 
     def start(self, number: int) -> None:
         """Start the process of a node, in place of one that is lost: that is killed if it is still there."""
-        if self._is_closed:
-            return
-        self._end(number)
         command = [
             sys.executable,
             "-m",
@@ -47,13 +46,18 @@ class LocalNodes:
         for name in [name for name in environment if name.startswith("MULTIWORLD_") and name != TOKEN_VARIABLE]:
             if name in ("MULTIWORLD_AGENT", "MULTIWORLD_WORKER"):
                 del environment[name]
-        self._children[number] = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+        with self._lock:
+            if not self._is_closed:
+                self._end(number)
+                self._children[number] = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
 
     def close(self) -> None:
         """Wait for the processes, which end with their master; kill those that do not."""
-        self._is_closed = True
+        with self._lock:
+            self._is_closed = True
+            children = list(self._children.values())
         until = time.monotonic() + END_S
-        for child in self._children.values():
+        for child in children:
             try:
                 child.wait(max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:

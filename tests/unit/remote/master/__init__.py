@@ -1,0 +1,1 @@
+"""What master and nodes say to each other."""
