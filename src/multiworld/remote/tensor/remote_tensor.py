@@ -10,6 +10,7 @@ from torch import Tensor
 from ..errors import UnsupportedOperationError
 from ..protocol.specs import Spec, spec_of
 from ..session.session import Session
+from .devices import device_of, moved_to
 from .dispatch import dispatch
 from .moving import values_of, with_strides
 
@@ -52,6 +53,15 @@ class RemoteTensor(Tensor):
         """Return the index of its GPU on the node; -1: it is in the memory of the CPU."""
         device = torch.device(self.spec.device)
         return -1 if device.type == "cpu" else device.index or 0
+
+    def cuda(
+        self, device: int | str | torch.device | None = None, non_blocking: bool = False, memory_format: Any = None
+    ) -> RemoteTensor:
+        """Return a copy on a GPU of its node, by default on the first; itself if it is there.
+
+        On a node without that GPU the copy fails lazily, at the first fetch that needs it.
+        """
+        return moved_to(self, device_of(0 if device is None else device))  # type: ignore[no-any-return]
 
     # ---- its values
 

@@ -1,0 +1,65 @@
+"""Devices of a node: the master knows the place; a node that has no such device fails at the first fetch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from multiworld.remote import Node, RemoteOperationError
+from multiworld.remote.tensor.devices import device_of, empty_on, moved_to
+from multiworld.remote.tensor.remote_tensor import RemoteTensor
+from tests.unit.remote.fake_node import values
+
+needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="the node of this test must have no GPU")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(None, "cpu"), (-1, "cpu"), (0, "cuda:0"), (3, "cuda:3"), ("cuda", "cuda:0"), (torch.device("cuda:1"), "cuda:1")],
+)
+def test_what_names_a_device(given: int | str | torch.device | None, expected: str) -> None:
+    assert device_of(given) == torch.device(expected)
+
+
+def test_what_names_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="device=-2: expected the index of a GPU of the node"):
+        device_of(-2)
+    with pytest.raises(TypeError, match="device=True"):
+        device_of(True)
+
+
+def test_cuda_knows_its_place_here_whether_the_node_has_it_or_not(node: Node) -> None:
+    x = node.send(torch.ones(2, 3))
+    there = x.cuda()
+    assert (there.get_node(), there.get_device(), x.get_device()) == (1, 0, -1)
+    assert x.cuda(1).get_device() == 1
+    assert there.cuda() is there
+    total = there + there
+    assert isinstance(total, RemoteTensor)
+    assert total.get_device() == 0
+
+
+@needs_no_gpu
+def test_a_node_without_it_fails_at_the_first_fetch_with_operation_node_and_line(node: Node) -> None:
+    there = node.send(torch.ones(2)).cuda()
+    with pytest.raises(RemoteOperationError, match=r"_to_copy\S* failed on node 1") as failed:
+        values(there + 1)
+    assert "test_devices.py" in failed.value.line
+    made = empty_on(RemoteTensor, node.session(), (10,), torch.float32, torch.device("cuda:1"))
+    assert made.get_device() == 1
+    with pytest.raises(RemoteOperationError, match=r"empty\S* failed on node 1"):
+        made.fetch()
+
+
+def test_gradients_come_back_to_the_device_of_what_was_copied(node: Node) -> None:
+    x = node.send(torch.ones(3)).requires_grad_()
+    there = x.cuda()
+    assert there.requires_grad
+    (gradient,) = torch.autograd.grad(there.sum(), x)
+    assert isinstance(gradient, RemoteTensor)
+    assert gradient.get_device() == -1
+
+
+def test_a_tensor_that_is_there_is_not_copied(node: Node) -> None:
+    x = node.send(torch.ones(3))
+    assert moved_to(x, torch.device("cpu")) is x
