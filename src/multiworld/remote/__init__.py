@@ -3,6 +3,7 @@
 See ``docs/remote.md``.
 """
 
+from .connecting.connect import connect
 from .errors import (
     ConnectError,
     ConnectionEndedError,
@@ -33,6 +34,7 @@ __all__ = [
     "RemoteTensor",
     "SyncPointError",
     "UnsupportedOperationError",
+    "connect",
     "local",
     "no_sync",
 ]

@@ -8,25 +8,31 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 
 import torch
 
 from ...wire.endpoints.token import TOKEN_VARIABLE
+from ...world.launcher.launched import AGENT_VARIABLE, WORKER_VARIABLE
 from ...world.liveness import DEFAULT_LEASE_S
 from ...world.manager import WorldManager
 from ..errors import ConnectError
 from .nodes import Nodes
+from .roster import NodePlace
 
 START_S = 60.0
 END_S = 5.0
 JOB = "remote"
+LAUNCHERS = frozenset({AGENT_VARIABLE, WORKER_VARIABLE})
+"""A child is no worker of the launcher's."""
 
 
 class LocalNodes:
     """The child processes, by the number of their node."""
 
-    def __init__(self, store: str, token: str, backend: str) -> None:
-        self._store, self._token, self._backend = store, token, backend
+    def __init__(self, store: str, token: str, backend: str, job: str = JOB, allow: Iterable[str] = ()) -> None:
+        self._store, self._token, self._backend, self._job = store, token, backend, job
+        self._allow = tuple(allow)
         self._lock = threading.Lock()  # a node may be started, on the roster's thread, while all end
         self._children: dict[int, subprocess.Popen[bytes]] = {}  # guarded by _lock
         self._is_closed = False  # guarded by _lock
@@ -40,23 +46,23 @@ class LocalNodes:
             f"--number={number}",
             f"--store={self._store}",
             f"--backend={self._backend}",
-            f"--job={JOB}",
+            f"--job={self._job}",
+            *(f"--allow={namespace}" for namespace in self._allow),
         ]
-        environment = {**os.environ, TOKEN_VARIABLE: self._token}
-        for name in [name for name in environment if name.startswith("MULTIWORLD_") and name != TOKEN_VARIABLE]:
-            if name in ("MULTIWORLD_AGENT", "MULTIWORLD_WORKER"):
-                del environment[name]
+        environment = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
+        if self._token:
+            environment[TOKEN_VARIABLE] = self._token
         with self._lock:
             if not self._is_closed:
                 self._end(number)
                 self._children[number] = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
 
-    def close(self) -> None:
-        """Wait for the processes, which end with their master; kill those that do not."""
+    def close(self, drop: bool = False) -> None:
+        """Wait for the processes, which end with their master; kill those that do not, and with ``drop`` all."""
         with self._lock:
             self._is_closed = True
             children = list(self._children.values())
-        until = time.monotonic() + END_S
+        until = time.monotonic() + (0.0 if drop else END_S)
         for child in children:
             try:
                 child.wait(max(0.0, until - time.monotonic()))
@@ -93,7 +99,7 @@ def local(
         store = manager.serve_store("tcp://127.0.0.1:0")
         children = LocalNodes(store, token, backend)
         nodes = Nodes(
-            dict.fromkeys(range(1, num_nodes + 1), store),
+            [NodePlace(number=number, store=store) for number in range(1, num_nodes + 1)],
             manager,
             bulk_manager,
             backend=backend,

@@ -4,44 +4,54 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ...errors import MultiworldError
 from ...world.manager import WorldManager
-from ..errors import ConnectError, RemoteError
+from ..errors import ConnectError, ConnectionEndedError, RemoteError
 from ..protocol.messages import Drop
 from ..session.session import Session
 from ..session.statistics import NodesStatistics
 from ..session.sync_points import SyncPoints
+from .ending import Ending
 from .node import Node
 from .roster import NodePlace, Roster
 
 logger = logging.getLogger(__name__)
 
-END_S = 30.0
+START_S = 60.0
+LEAVE_S, DROP_S = 1.0, 0.1
+CLOSED = "nodes.close() was called"
+FORKED = "this process was forked: the connection remains its parent's"
 
 
 class Nodes(Mapping[int, Node]):
     """The nodes by number. A context manager: at its end it waits for what was issued, and raises what nobody saw.
 
-    After an interrupt nothing is waited for: the nodes drop what they have not begun.
+    After an interrupt nothing is waited for: the nodes drop what they have not begun. Without ``with`` the same happens
+    when the program ends: what nobody saw is printed then, and the exit status is 1.
     """
 
     def __init__(
         self,
-        places: Mapping[int, str | None],
+        places: Iterable[NodePlace],
         manager: WorldManager,
         bulk_manager: WorldManager,
         *,
         backend: str = "auto",
         num_threads: int = 0,
+        beside: NodePlace | None = None,
         prepare: Callable[[int], None] = lambda number: None,
-        release: Callable[[], None] = lambda: None,
+        release: Callable[[bool], None] = lambda drop: None,
     ) -> None:
-        """``places``: the store of each node. ``release`` is called last, when the connections have ended."""
-        self._nodes = {number: Node(number) for number in places}
+        """``beside``: a node that is started at its first use. ``prepare`` may start the process of a node.
+
+        ``release`` is called last, with whether the nodes drop what they have not begun.
+        """
+        places = tuple(places)
+        self._nodes = {place.number: Node(place.number) for place in places}
+        self._beside, self._beside_lock = beside, threading.Lock()
         self._sessions: list[Session] = []
         self._managers = (manager, bulk_manager)
         self._release = release
@@ -57,17 +67,21 @@ class Nodes(Mapping[int, Node]):
             on_refused=lambda number, reason: self._nodes[number].refuse(reason),
             prepare=prepare,
         )
-        for number, store in places.items():
-            self._roster.add(NodePlace(number=number, store=store))
+        for place in places:
+            self._roster.add(place)
+        self._ending = Ending(self.close, self._forked)
 
     def __getitem__(self, number: int) -> Node:
         node = self._nodes.get(number)
-        if node is None:
-            raise ConnectError(f"there is no node {number}: the nodes are {', '.join(map(str, self._nodes)) or 'none'}")
-        return node
+        if node is not None:
+            return node
+        if self._beside is not None and number == self._beside.number:
+            return self._start_beside(self._beside)
+        known = ", ".join(str(each) for each in (*([self._beside.number] if self._beside else []), *self._nodes))
+        raise ConnectError(f"there is no node {number}: the nodes are {known or 'none'}")
 
     def __contains__(self, number: object) -> bool:
-        return number in self._nodes
+        return number in self._nodes or (self._beside is not None and number == self._beside.number)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._nodes)
@@ -85,6 +99,11 @@ class Nodes(Mapping[int, Node]):
         unseen = self.close(drop=kind is not None and issubclass(kind, KeyboardInterrupt))
         if kind is None and unseen:
             raise unseen[0]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether ``close`` was not called, and this is the process that made the connection."""
+        return self._is_open
 
     def wait_alive(self, timeout_s: float | None = None) -> None:
         """Wait until all nodes are there. Raises ConnectError, TimeoutError."""
@@ -115,14 +134,35 @@ class Nodes(Mapping[int, Node]):
         if not self._is_open or os.getpid() != self._pid:
             return []
         self._is_open = False
-        for session in self._sessions:
+        self._ending.cancel()
+        try:
+            self._finish_all(drop=drop)
+        except KeyboardInterrupt:
+            drop = True
+            self._finish_all(drop=True)
+            raise
+        finally:
+            self._roster.close()
+            for manager in self._managers:
+                manager.close(DROP_S if drop else LEAVE_S)
+            self._release(drop)
+        return [error for session in self._sessions for error in session.unseen.values()]
+
+    def _start_beside(self, place: NodePlace) -> Node:
+        """Start the node beside the master, and wait until it is there."""
+        if not self._is_open:
+            raise ConnectionEndedError(CLOSED if os.getpid() == self._pid else FORKED)
+        with self._beside_lock:
+            if place.number not in self._nodes:
+                self._nodes[place.number] = Node(place.number)
+                self._roster.add(place)
+        node = self._nodes[place.number]
+        node.wait_alive(START_S)
+        return node
+
+    def _finish_all(self, *, drop: bool) -> None:
+        for session in list(self._sessions):
             self._finish(session, drop=drop)
-        unseen = [error for session in self._sessions for error in session.unseen.values()]
-        self._roster.close()
-        for manager in self._managers:
-            manager.close(1.0)
-        self._release()
-        return unseen
 
     def _finish(self, session: Session, *, drop: bool) -> None:
         if session.dead is None and session.ended is None:
@@ -134,14 +174,14 @@ class Nodes(Mapping[int, Node]):
                 session.say_end()
             except MultiworldError as error:
                 logger.info("node %d was lost at the end: %s", session.number, error)
-        session.end("nodes.close() was called")
+        session.end(CLOSED)
 
     def _take(self, session: Session) -> None:
         self._sessions.append(session)
         self._nodes[session.number].take(session)
 
-
-def report_unseen(unseen: list[RemoteError], out: Any = None) -> None:
-    """Print failures that nobody saw, for a program that ends."""
-    for error in unseen:
-        print(f"multiworld: nobody saw this error: {error}", file=out or sys.stderr)
+    def _forked(self) -> None:
+        """In a forked child, where no lock is safe to take."""
+        self._is_open = False
+        for session in self._sessions:
+            session.ended = FORKED

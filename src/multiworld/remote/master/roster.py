@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 
 import torch
@@ -30,10 +29,18 @@ HELLO_S = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class NodePlace:
-    """Where the worlds of a node form: ``store`` is None under the launcher."""
+    """Where the worlds of a node form: ``store`` is None under the launcher.
+
+    ``joins_as``: the number that the node has in their names; None: ``number``.
+    """
 
     number: int
     store: str | None
+    joins_as: int | None = None
+
+    @property
+    def names(self) -> tuple[str, str]:
+        return names_of(self.number if self.joins_as is None else self.joins_as)
 
 
 class Roster:
@@ -59,20 +66,24 @@ class Roster:
         self._backend, self._num_threads, self._sync_points = backend, num_threads, sync_points
         self._on_session, self._on_refused, self._prepare = on_session, on_refused, prepare
         self._loop = asyncio.new_event_loop()
-        self._tasks: list[Future[None]] = []
         self._thread = threading.Thread(target=self._loop.run_forever, name="multiworld-remote", daemon=True)
         self._thread.start()
 
     def add(self, place: NodePlace) -> None:
         """Keep a session with this node, from now on."""
-        self._tasks.append(asyncio.run_coroutine_threadsafe(self._keep(place), self._loop))
+        asyncio.run_coroutine_threadsafe(self._keep(place), self._loop)
 
     def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _end(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _keep(self, place: NodePlace) -> None:
         while True:
@@ -89,7 +100,7 @@ class Roster:
             await _broken(session.world)
 
     async def _form(self, place: NodePlace) -> Session:
-        command_name, bulk_name = names_of(place.number)
+        command_name, bulk_name = place.names
         world = await self._join(self._manager, command_name, place, "auto")
         try:
             bulk = await self._join(self._bulk_manager, bulk_name, place, self._backend)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...errors import MultiworldError, WorldBrokenError
+from ...errors import JoinError, JoinTimeoutError, MultiworldError, ProtocolError, WorldBrokenError
 from ...process.facts import resident_bytes
 from ...wire.progress.operation import Operation
 from ...world.manager import WorldManager
@@ -54,23 +54,34 @@ class RefusedByMasterError(MultiworldError):
 class NodeOptions:
     """``number``: of the node. ``store``: where its worlds form; None: the launcher's. ``backend``: of large tensors.
 
-    ``allowed``: namespaces of operators. ``once``: end with the first master that is lost.
+    ``allowed``: namespaces of operators. ``once``: end with the first master that is lost. ``forever``: serve the next
+    master also when one is done.
     """
 
     number: int
     store: str | None = None
-    serves_store: bool = False
     backend: str = "auto"
     allowed: frozenset[str] = ALLOWED
     once: bool = True
+    forever: bool = False
 
 
 def serve_node(options: NodeOptions, manager: WorldManager, bulk_manager: WorldManager) -> None:
-    """Serve master after master, until one says that it is done. Raises JoinError, RefusedByMasterError."""
+    """Serve master after master, until one says that it is done.
+
+    Raises JoinError, RefusedByMasterError, ProtocolError; with ``forever`` the next master is served after these.
+    """
     torch.set_grad_enabled(False)
     while True:
-        was_ended = _serve_one(options, manager, bulk_manager)
-        if was_ended or options.once:
+        try:
+            was_ended = _serve_one(options, manager, bulk_manager)
+        except (JoinError, RefusedByMasterError, ProtocolError) as error:
+            if not options.forever:
+                raise
+            if not isinstance(error, JoinTimeoutError):  # no master came yet
+                logger.warning("a master could not be served: %s", error)
+            continue
+        if options.once or (was_ended and not options.forever):
             return
 
 
@@ -156,7 +167,6 @@ def _join(manager: WorldManager, name: str, options: NodeOptions, backend: str) 
         store=options.store,
         backend=backend,
         timeout_s=JOIN_S,
-        serve_store=options.serves_store and name == names_of(options.number)[0],
     )
 
 

@@ -1,1 +1,1 @@
-"""What master and nodes say to each other."""
+"""Nodes of a master, without processes."""

@@ -1,0 +1,79 @@
+"""Nodes at addresses: ``multiworld nodes serve`` has started them, and each hosts the store where its worlds form."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from ...errors import MultiworldError
+from ...store.base import parse_store_url
+from ...store.tcp import TCPStore
+from ...wire.progress.waiting import wait_blocking
+from ...world.manager import WorldManager
+from ..errors import ConnectError
+from ..master.nodes import Nodes
+from ..master.roster import NodePlace
+from ..served import JOB, MASTER_KEY, NUMBER
+from .settings import Settings
+
+
+def connect_to(addresses: str, settings: Settings, timeout_s: float) -> Nodes:
+    """Return the nodes. Raises ConnectError for one that is not there, or that has a master; ValueError."""
+    urls = urls_of(addresses)
+    if settings.allow:
+        raise ValueError("allow=: a node at an address allows for itself: multiworld nodes serve --allow NAMESPACE")
+    manager = WorldManager(job=JOB, token=settings.token, lease_s=settings.lease_s)
+    bulk_manager = WorldManager(job=JOB, token=settings.token, lease_s=settings.lease_s)
+    claims: list[TCPStore] = []
+    try:
+        for url in urls:
+            claims.append(_claim(manager, url, timeout_s))  # noqa: PERF401 (those before one that fails are given back)
+        return Nodes(
+            [NodePlace(number=number, store=url, joins_as=NUMBER) for number, url in enumerate(urls, 1)],
+            manager,
+            bulk_manager,
+            backend=settings.bulk_backend,
+            num_threads=settings.num_threads,
+            release=lambda drop: _give_back(claims),
+        )
+    except BaseException:
+        _give_back(claims)
+        manager.close()
+        bulk_manager.close()
+        raise
+
+
+def urls_of(addresses: str) -> list[str]:
+    """Return ``tcp://HOST:PORT`` of each. Raises ValueError."""
+    parts = [part.strip() for part in addresses.split(",")]
+    urls = [str(parse_store_url(part if "://" in part else f"tcp://{part}")) for part in parts]
+    twice = {url for url in urls if urls.count(url) > 1}
+    if twice:
+        raise ValueError(f"{addresses!r}: {min(twice)} is named twice")
+    return urls
+
+
+def _claim(manager: WorldManager, url: str, timeout_s: float) -> TCPStore:
+    """Be the one master of a node, for as long as the client that is returned is connected."""
+    me = f"process {os.getpid()} on {socket.gethostname()}".encode()
+    try:
+        client = wait_blocking(manager.start_store_client(url, timeout_s))
+    except MultiworldError as error:
+        raise ConnectError(f"no node can be reached at {url}: {error}") from None
+    try:
+        holder = wait_blocking(client.compare_set(MASTER_KEY, None, me, lease=True))
+    except BaseException:
+        client.close()
+        raise
+    if holder != me:
+        client.close()
+        raise ConnectError(
+            f"the node at {url} has a master already: {(holder or b'').decode(errors='replace')}. A node serves one at "
+            "a time: wait for its end, or start another node with multiworld nodes serve"
+        )
+    return client
+
+
+def _give_back(claims: list[TCPStore]) -> None:
+    for client in claims:
+        client.close()

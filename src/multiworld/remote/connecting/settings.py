@@ -1,0 +1,21 @@
+"""What all ways to reach nodes have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The arguments of ``remote.connect``. ``token``: None for that of the environment."""
+
+    token: str | None
+    backend: str
+    allow: tuple[str, ...]
+    num_threads: int
+    lease_s: float
+
+    @property
+    def bulk_backend(self) -> str:
+        """The channel between the master and its nodes: NCCL moves nothing that is in the memory of a CPU."""
+        return "auto" if self.backend == "nccl" else self.backend

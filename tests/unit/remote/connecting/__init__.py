@@ -1,0 +1,1 @@
+"""Reaching nodes, without processes."""
