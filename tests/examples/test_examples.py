@@ -47,6 +47,7 @@ LAUNCHED_TRAININGS = {
 SHARDED_REPLICAS = {"train_fsdp_replicas.py", "train_fsdp2.py", "train_from_fsdp2.py"}
 REPLICAS = "train_replicas.py"  # run by tests/process/test_training_example.py
 FORERUNNERS = {"multiworld_asyncio.py", "single_world.py"}  # they go on until they are killed
+REMOTE = "remote_rfc.py"  # run by tests/process/test_remote_launched.py
 GENERATION = "serve_gpt.py"  # run by tests/process/test_serving_generation.py
 
 pytestmark = pytest.mark.process
@@ -59,6 +60,7 @@ def test_every_example_is_run_here() -> None:
         LAUNCHED,
         *LAUNCHED_TRAININGS,
         GENERATION,
+        REMOTE,
         REPLICAS,
         *SHARDED_REPLICAS,
     }

@@ -1,7 +1,9 @@
-"""Process-group mode: one plain world per program, with the functions of the original ``torch.distributed``.
+"""The two modes of the original ``torch.distributed`` design, by its names.
 
-``init_process_group`` forms the world and keeps it here, as the one thing in this package that is global. Nothing of
-``torch.distributed`` is used or changed, and importing this has no side effect. See ``docs/process-group-mode.md``.
+*Process-group mode*: ``init_process_group`` forms one plain world per program. *Master-worker mode*:
+``init_master_worker`` makes one program the master of tensors that live on other nodes. Each keeps its default here, as
+the only things in this package that are global. Nothing of ``torch.distributed`` is used or changed, and importing this
+has no side effect. See ``docs/process-group-mode.md``.
 """
 
 from ..channel.base import ReduceOp
@@ -47,6 +49,20 @@ from .default import (
     newGroup,
     rejoin,
 )
+from .master_worker.default import current_node, end_master_worker, init_master_worker, node
+from .master_worker.factories import (
+    BFloat16Tensor,
+    BoolTensor,
+    ByteTensor,
+    CharTensor,
+    DoubleTensor,
+    FloatTensor,
+    HalfTensor,
+    IntTensor,
+    LongTensor,
+    ShortTensor,
+    TensorFactory,
+)
 from .messages import (
     P2POp,
     batch_isend_irecv,
@@ -65,11 +81,22 @@ group = GroupMember
 """``group.WORLD`` stands for all processes, as in ``torch.distributed``."""
 
 __all__ = [
+    "BFloat16Tensor",
+    "BoolTensor",
+    "ByteTensor",
+    "CharTensor",
+    "DoubleTensor",
+    "FloatTensor",
     "GroupMember",
+    "HalfTensor",
+    "IntTensor",
+    "LongTensor",
     "P2POp",
     "ProcessGroup",
     "ReduceOp",
     "Request",
+    "ShortTensor",
+    "TensorFactory",
     "allGather",
     "allReduce",
     "allToAll",
@@ -81,8 +108,10 @@ __all__ = [
     "barrier",
     "batch_isend_irecv",
     "broadcast",
+    "current_node",
     "destroyProcessGroup",
     "destroy_process_group",
+    "end_master_worker",
     "gather",
     "getNumProcesses",
     "getRank",
@@ -95,6 +124,7 @@ __all__ = [
     "get_world_size",
     "group",
     "initProcessGroup",
+    "init_master_worker",
     "init_process_group",
     "irecv",
     "irecv_tensors",
@@ -107,6 +137,7 @@ __all__ = [
     "new_group",
     "new_subgroups",
     "new_subgroups_by_enumeration",
+    "node",
     "recv",
     "recv_tensors",
     "reduce",

@@ -1,0 +1,65 @@
+"""Nodes of the launcher: the example of the original design, and a node and a master that are started again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from multiworld.testing import scaled
+from tests import warm_programs
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "remote_rfc.py"
+EXEC = [sys.executable, "-m", "multiworld", "exec"]
+RUN = [sys.executable, "-m", "multiworld.run", "--no-page", "--max-restarts", "2"]
+
+pytestmark = pytest.mark.process
+
+
+def run(*words: object) -> subprocess.CompletedProcess[str]:
+    return warm_programs.run([*map(str, words)], capture_output=True, text=True, timeout=scaled(60), check=False)
+
+
+def test_every_comment_of_the_original_example_holds() -> None:
+    done = run(*EXEC, "-n", 3, sys.executable, EXAMPLE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the sum is right" in done.stdout
+    if not torch.cuda.is_available():
+        for name, operation, node in (("cuda_x", "_to_copy", 0), ("cuda_y", "_to_copy", 0), ("a", "empty", 1)):
+            assert any(
+                line.startswith(f"{name}: aten.{operation}") and line.endswith(f"failed on node {node}")
+                for line in done.stdout.splitlines()
+            ), done.stdout
+
+
+RESTARTS = """
+import os, signal, sys
+from multiworld import remote
+
+with remote.connect() as nodes:
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        x = nodes[1].ones(3)
+        os.kill(nodes[1].pid, signal.SIGKILL)
+        try:
+            x.fetch()
+        except remote.NodeDeadError as error:
+            print("lost node", error.node, flush=True)
+        print("node 2 goes on:", float(nodes[2].ones(3).sum()), flush=True)
+        nodes[1].wait_alive(30)
+        print("again:", float(nodes[1].ones(4).sum()), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)  # the master itself
+    print("second master:", float(nodes[1].ones(5).sum()), float(nodes[2].ones(6).sum()), flush=True)
+"""
+
+
+def test_a_node_and_then_the_master_are_started_again_by_the_launcher(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(RESTARTS)
+    done = run(*RUN, "--nproc-per-node", 3, program)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = [line.split("]: ")[-1] for line in done.stdout.splitlines()]
+    for line in ("lost node 1", "node 2 goes on: 3.0", "again: 4.0", "second master: 5.0 6.0"):
+        assert any(each.endswith(line) for each in said), done.stdout + done.stderr
