@@ -43,6 +43,7 @@ UNWRITTEN = {
     "soak": ("10⁷ operations, a kill every 30 s", "live tensors = live handles; the master grows by at most 50 MB"),
     "models": ("a GPT-2 and a BERT on remote:1: forward, backward, generate", "equal to local"),
 }
+"""What must hold as well. A line that is measured moves to ``COMPARED``, or to a mapping of lines without peers."""
 LINES = {**COMPARED, **{name: (about, _unwritten(must_hold)) for name, (about, must_hold) in UNWRITTEN.items()}}
 SUITE = Suite(name="remote", lines=LINES, reference="the peer", not_alternated=tuple(UNWRITTEN))
 

@@ -38,7 +38,7 @@ def operations(options: argparse.Namespace) -> list[Line]:
 
 def round_trips(options: argparse.Namespace) -> list[Line]:
     found = _compare("round_trip", sides.OURS, (*RPC, *RAY, *MONARCH), options, times=options.round_trips)
-    bounds = dict.fromkeys(_names(RPC), Bound.ratio_at_most(1 / 3))
+    bounds = dict.fromkeys(_names(RPC), Bound.ratio_at_most(0.333))
     return [
         *found.beside("an addition and a fetch, p50", "two_p50_s", "µs", bounds, scale=US),
         *found.beside("an addition and a fetch, p99", "two_p99_s", "µs", scale=US),
