@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ...errors import ProtocolError
-from ..protocol import records, specs
+from ..protocol import lanes, records, specs
+from ..protocol.elements import tensor_of
 from ..protocol.messages import Executed, Failed, Outcome
 from ..protocol.outcomes import show
 from ..protocol.records import FIRST_PLAN, HEAD, Kind
@@ -35,6 +36,7 @@ class Executor:
         self._plans: dict[int, Plan] = {}
         self._position = self._reported = 0
         self._failures: list[Failed] = []
+        self._has_news = False
         self._built_in: dict[int, Callable[[bytes], object]] = {
             Kind.DEFINE: self._define,
             Kind.FORGET: lambda body: self._plans.pop(records.read_forget(body), None),
@@ -72,12 +74,14 @@ class Executor:
             except (KeyError, struct.error) as error:
                 raise ProtocolError(f"a bad record {number} at {at} of {end} bytes: {error}") from error
             self._position += 1
-        if self._failures or self._position - self._reported >= MAX_UNREPORTED:
+        if end > lanes.INLINE_BYTES:
+            self._has_news = True
+        if self._has_news or self._failures or self._position - self._reported >= MAX_UNREPORTED:
             self._report()
 
     def _report(self) -> None:
         executed = Executed(stream=self._stream, position=self._position, failures=tuple(self._failures))
-        self._reported, self._failures = self._position, []
+        self._reported, self._failures, self._has_news = self._position, [], False
         self._replies.tell(executed)
 
     # ---- operators
@@ -131,11 +135,13 @@ class Executor:
 
     def _load(self, body: bytes) -> None:
         id_, spec, memory = records.read_load(body)
-        self._table[id_] = tensor_of(memory, spec)
+        elements = torch.frombuffer(bytearray(memory), dtype=spec.dtype) if memory else torch.empty(0, dtype=spec.dtype)
+        self._table[id_] = tensor_of(elements, spec).to(spec.device)
 
     def _arrived(self, body: bytes) -> None:
         id_ = records.read_arrived(body)
         self._table[id_] = self._shared.take_arrival(id_)
+        self._has_news = True  # the master counts the bytes of large tensors until they are confirmed
 
     def _tell_failures(self) -> None:
         """Before an answer: it confirms all before it, and the master forgets the lines of what is confirmed."""
@@ -183,11 +189,3 @@ class Executor:
         self._report()
         self._position -= 1
         self._replies.say(request, Outcome(shown=None))
-
-
-def tensor_of(memory: bytes, spec: specs.Spec) -> Tensor:
-    """Return a tensor with the bytes of its elements, in the order of its dimensions."""
-    if not memory:
-        return torch.empty(spec.size, dtype=spec.dtype, device=spec.device)
-    flat_tensor = torch.frombuffer(bytearray(memory), dtype=spec.dtype)
-    return flat_tensor.view(spec.size).to(spec.device)

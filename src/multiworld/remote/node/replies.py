@@ -10,6 +10,7 @@ from torch import Tensor
 from ...errors import MultiworldError
 from ...world.world import World
 from ..protocol import lanes
+from ..protocol.elements import elements_of
 from ..protocol.messages import TO_MASTER, Failed, Sends, ToMaster
 from .shared import Shared
 
@@ -30,17 +31,15 @@ class Replies:
         self.say(request, failed)
 
     def send(self, request: int, tensor: Tensor) -> None:
-        """Send the values in the order of the dimensions. Raises RuntimeError for a tensor that has none to send."""
-        plain = tensor.resolve_conj().resolve_neg().contiguous().cpu()
+        """Send the elements of a tensor. Raises RuntimeError for a tensor that has none to send."""
+        elements, _ = elements_of(tensor)
         tag = lanes.FIRST_REPLY + request
-        if plain.nbytes <= lanes.INLINE_BYTES:
-            with suppress(MultiworldError):
-                self._world.start_send_tensors(plain, lanes.MASTER, tag, None)
-            return
+        is_large = elements.nbytes > lanes.INLINE_BYTES
+        world = self._bulk if is_large else self._world
         with suppress(MultiworldError):
-            sending = self._bulk.start_send_tensors(plain, lanes.MASTER, tag, None)
-            self._shared.note_sending(plain, sending)
-            self.say(request, Sends(num_bytes=plain.nbytes))
+            self._shared.note_sending(elements, world, world.start_send_tensors(elements, lanes.MASTER, tag, None))
+            if is_large:
+                self.say(request, Sends(num_bytes=elements.nbytes))
 
     def _send_json(self, message: ToMaster, tag: int) -> None:
         encoded = bytearray(TO_MASTER.encode(message))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any, Final, NamedTuple
 
@@ -23,12 +24,8 @@ class Spec(NamedTuple):
     neg: bool = False
 
     @property
-    def num_bytes(self) -> int:
-        """How many bytes its elements have, without those between them."""
-        count = 1
-        for length in self.size:
-            count *= length
-        return count * self.dtype.itemsize
+    def num_elements(self) -> int:
+        return math.prod(self.size)
 
 
 _numbers: dict[Spec, int] = {}

@@ -20,6 +20,7 @@ from ...world.world import World
 from ..errors import ConnectionEndedError, NodeDeadError, NodeMemoryError, RemoteError, RemoteOperationError
 from ..lane import listen
 from ..protocol import lanes, records, specs
+from ..protocol.elements import arrived_spec, elements_of, tensor_of
 from ..protocol.messages import (
     TO_MASTER,
     TO_NODE,
@@ -214,11 +215,7 @@ class Session:
     @plainly
     def load(self, tensor: Tensor, id_: int, *, wait: bool = True, depth: int = 1) -> Spec:
         """Send the values of a local tensor. ``wait``: until its memory may be changed."""
-        plain = tensor.detach().resolve_conj().resolve_neg()
-        if not plain.is_contiguous():
-            plain = plain.contiguous()
-        plain = plain.cpu()
-        spec = specs.describe(plain)._replace(offset=0)
+        plain, spec = elements_of(tensor)
         self.statistics.sent_bytes += plain.nbytes
         if plain.nbytes <= lanes.INLINE_BYTES:
             self.emit(records.load(id_, spec, memory_of(plain)), "send", depth + 1)
@@ -252,7 +249,7 @@ class Session:
         else:
             raise TypeError(f"an impossible reply {reply!r}")
         self.statistics.fetched_bytes += values.nbytes
-        return values
+        return tensor_of(values, arrived_spec(spec))
 
     async def fetch_async(self, id_: int, spec: Spec) -> Tensor:
         """As ``fetch``, without blocking the event loop."""
@@ -263,12 +260,12 @@ class Session:
             payload = await self.world.recv_tensors(lanes.NODE, lanes.FIRST_REPLY + request)
             reply = self._read(payload, position)
             if isinstance(reply, Tensor):
-                return reply
-            values = torch.empty(spec.size, dtype=spec.dtype)
+                return tensor_of(reply, arrived_spec(spec))
+            values = torch.empty(spec.num_elements, dtype=spec.dtype)
             await self.bulk.recv(values, lanes.NODE, lanes.FIRST_REPLY + request)
         except (WorldBrokenError, MultiworldError) as error:
             raise self._error_of(error, "fetched", line) from None
-        return values
+        return tensor_of(values, arrived_spec(spec))
 
     def ask(
         self, template: bytes, ids: tuple[int, ...], floats: tuple[float, ...], num_ids: int, operation: str
@@ -358,7 +355,7 @@ class Session:
 
     @plainly
     def _receive_bulk(self, request: int, spec: Spec, operation: str, line: str) -> Tensor:
-        values = torch.empty(spec.size, dtype=spec.dtype)
+        values = torch.empty(spec.num_elements, dtype=spec.dtype)
         try:
             self.bulk.blocking.recv(values, lanes.NODE, lanes.FIRST_REPLY + request)
         except (WorldBrokenError, MultiworldError) as error:

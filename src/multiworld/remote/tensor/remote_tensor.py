@@ -12,7 +12,7 @@ from ..protocol.specs import Spec, spec_of
 from ..session.session import Session
 from .devices import device_of, moved_to
 from .dispatch import dispatch
-from .moving import values_of, with_strides
+from .moving import values_of
 
 
 class RemoteTensor(Tensor):
@@ -71,7 +71,7 @@ class RemoteTensor(Tensor):
 
     async def fetched(self) -> Tensor:
         """As ``fetch``, for a coroutine: the event loop goes on meanwhile."""
-        return with_strides(await self._session.fetch_async(self._id, self.spec), self.spec)
+        return await self._session.fetch_async(self._id, self.spec)
 
     def tolist(self) -> Any:
         return values_of(self, "tolist").tolist()
