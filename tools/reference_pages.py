@@ -61,7 +61,7 @@ def command_line() -> str:
     parts = ["# Command line", "", "What `multiworld COMMAND --help` prints.", ""]
     for command in COMMANDS:
         parts += [f"## multiworld {command}", "", "```text", help_of([command]), "```", ""]
-        for verb in {"serve": OF_SERVE, "train": OF_TRAIN}.get(command, ()):
+        for verb in {"nodes": ("serve",), "serve": OF_SERVE, "train": OF_TRAIN}.get(command, ()):
             parts += [f"### multiworld {command} {verb}", "", "```text", help_of([command, verb]), "```", ""]
     return "\n".join(parts)
 

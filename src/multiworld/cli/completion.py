@@ -174,7 +174,7 @@ def places() -> dict[str, Place]:
             known[command] = Place.of(command, run_parser(), values={"--rdzv-backend": (*names(), "standalone")})
             continue
         module = importlib.import_module(f"{__package__}.{command}")
-        verbs: dict[str, argparse.ArgumentParser] = module.parsers() if command in ("serve", "train") else {}
+        verbs: dict[str, argparse.ArgumentParser] = module.parsers() if command in ("nodes", "serve", "train") else {}
         known[command] = Place.of(command, module.command_parser(), verbs)
         for verb, parser in verbs.items():
             known[f"{command} {verb}"] = Place.of(f"{command} {verb}", parser)

@@ -32,6 +32,7 @@ COMMANDS = {
     "oobleck": "list the agents of a job, or let one go, by Oobleck's commands",
     "exec": "start ranks of any program, here or on other hosts over ssh, as mpiexec does",
     "serve": "serve a model in stages over HTTP, whose replicas come and go while requests flow",
+    "nodes": "serve remote tensors to one master after another, or list nodes that do",
     "manifest": "print the objects that run a job on Kubernetes",
     "completion": "print what completes these commands in bash, zsh or fish",
 }

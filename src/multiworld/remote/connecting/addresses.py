@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 
 from ...errors import MultiworldError
@@ -15,6 +16,9 @@ from ..master.nodes import Nodes
 from ..master.roster import NodePlace
 from ..served import JOB, MASTER_KEY, NUMBER
 from .settings import Settings
+
+SEPARATOR = "#"
+"""Between the name of a master and what tells two claims of one process apart."""
 
 
 def connect_to(addresses: str, settings: Settings, timeout_s: float) -> Nodes:
@@ -55,7 +59,7 @@ def urls_of(addresses: str) -> list[str]:
 
 def _claim(manager: WorldManager, url: str, timeout_s: float) -> TCPStore:
     """Be the one master of a node, for as long as the client that is returned is connected."""
-    me = f"process {os.getpid()} on {socket.gethostname()}".encode()
+    me = f"process {os.getpid()} on {socket.gethostname()}{SEPARATOR}{secrets.token_hex(8)}".encode()
     try:
         client = wait_blocking(manager.start_store_client(url, timeout_s))
     except MultiworldError as error:
@@ -66,14 +70,20 @@ def _claim(manager: WorldManager, url: str, timeout_s: float) -> TCPStore:
         client.close()
         raise
     if holder != me:
-        client.close()
+        client.close()  # which does not touch the claim of the other
         raise ConnectError(
-            f"the node at {url} has a master already: {(holder or b'').decode(errors='replace')}. A node serves one at "
+            f"the node at {url} has a master already: {name_of(holder)}. A node serves one at "
             "a time: wait for its end, or start another node with multiworld nodes serve"
         )
     return client
 
 
+def name_of(holder: bytes | None) -> str:
+    """Return who holds a claim, for people; empty for none."""
+    return (holder or b"").decode(errors="replace").partition(SEPARATOR)[0]
+
+
 def _give_back(claims: list[TCPStore]) -> None:
     for client in claims:
+        client.discard([MASTER_KEY])  # sooner than the store sees that the connection ended
         client.close()

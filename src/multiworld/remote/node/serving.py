@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -66,15 +67,21 @@ class NodeOptions:
     forever: bool = False
 
 
-def serve_node(options: NodeOptions, manager: WorldManager, bulk_manager: WorldManager) -> None:
+def serve_node(
+    options: NodeOptions,
+    manager: WorldManager,
+    bulk_manager: WorldManager,
+    on_session: Callable[[Session | None], object] = lambda session: None,
+) -> None:
     """Serve master after master, until one says that it is done.
 
+    ``on_session`` is called with the session of each master, and with None when it has ended.
     Raises JoinError, RefusedByMasterError, ProtocolError; with ``forever`` the next master is served after these.
     """
     torch.set_grad_enabled(False)
     while True:
         try:
-            was_ended = _serve_one(options, manager, bulk_manager)
+            was_ended = _serve_one(options, manager, bulk_manager, on_session)
         except (JoinError, RefusedByMasterError, ProtocolError) as error:
             if not options.forever:
                 raise
@@ -85,7 +92,12 @@ def serve_node(options: NodeOptions, manager: WorldManager, bulk_manager: WorldM
             return
 
 
-def _serve_one(options: NodeOptions, manager: WorldManager, bulk_manager: WorldManager) -> bool:
+def _serve_one(
+    options: NodeOptions,
+    manager: WorldManager,
+    bulk_manager: WorldManager,
+    on_session: Callable[[Session | None], object],
+) -> bool:
     """Serve one master. Return whether it said that it is done: else it was lost."""
     command_name, bulk_name = names_of(options.number)
     world = _join(manager, command_name, options, "auto")
@@ -94,12 +106,14 @@ def _serve_one(options: NodeOptions, manager: WorldManager, bulk_manager: WorldM
         bulk = _join(bulk_manager, bulk_name, options, options.backend)
         worlds.append(bulk)
         session = Session(options, world, bulk)
+        on_session(session)
         try:
             session.run()
         except WorldBrokenError as error:
             logger.info("node %d lost its master: %s", options.number, error)
         return session.was_ended
     finally:
+        on_session(None)
         for each in worlds:
             each.blocking.leave(LEAVE_S)
 
@@ -119,10 +133,15 @@ class Session:
         listen(world, lanes.ARRIVALS, lanes.MASTER, self._arrives)
         listen(world, lanes.CONTROL, lanes.MASTER, self._controlled, self._welcome.fail)
 
+    @property
+    def num_tensors(self) -> int:
+        """Live ids of its master."""
+        return len(self._shared.table)
+
     def run(self) -> None:
         """Raises WorldBrokenError when the master is lost, RefusedByMasterError."""
         world = self._world
-        self._replies.tell(_hello())
+        self._replies.tell(hello_of_this_process())
         welcome = world.wait_thread(self._welcome, lanes.MASTER, None)
         if welcome.num_threads:
             torch.set_num_threads(welcome.num_threads)
@@ -170,7 +189,7 @@ def _join(manager: WorldManager, name: str, options: NodeOptions, backend: str) 
     )
 
 
-def _hello() -> NodeHello:
+def hello_of_this_process() -> NodeHello:
     cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     return NodeHello(
         version=messages.VERSION,

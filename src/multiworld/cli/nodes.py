@@ -1,0 +1,137 @@
+"""``multiworld nodes``: serve remote tensors at an address, or list the nodes that do."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from ..command_parser import CommandParser
+from ..errors import MultiworldError
+from ..wire.endpoints.addresses import is_address
+from ..wire.endpoints.bracketed import bracketed
+from ..wire.endpoints.token import check_token
+from ..world.launcher.launched import token_of_environment
+from .cluster import table
+
+if TYPE_CHECKING:
+    from ..remote.connecting.listing import Listed
+    from ..remote.served import NodeState
+
+NODES, SERVE = "multiworld nodes", "multiworld nodes serve"
+PORT = 29500
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+EPILOG = """\
+MULTIWORLD_TOKEN must be that of the nodes. Listing disturbs no master; the state is at most a second old.
+
+'multiworld nodes serve' starts a node here: see its --help.
+
+Exit status: 0, 1 if a node cannot be reached, 2 for a command that makes no sense."""
+EPILOG_OF_SERVE = """\
+A program on another host gets it with remote.connect("tcp://HOST:PORT"), with the same MULTIWORLD_TOKEN, which is
+needed on every address but those of loopback. The node serves one master at a time, and the next when that one is done
+or lost; each finds it without tensors. It executes PyTorch's own operators and those that are allowed here.
+
+Exit status: 128 + N after signal N, 1 if the port is taken, 2 for a command that makes no sense."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve, or print the list; see the epilogues for what is returned."""
+    if arguments and arguments[0] == "serve":
+        return _serve(arguments[1:])
+    options = command_parser().parse_args(arguments)
+    from ..remote.connecting.listing import nodes_at  # which needs torch
+
+    try:
+        listed = nodes_at(options.addresses)
+    except ValueError as error:
+        print(f"{NODES}: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps([asdict(each) for each in listed], indent=2) if options.json else render(listed))
+    for each in listed:
+        if each.problem:
+            print(f"{NODES}: {each.address}: {each.problem}", file=sys.stderr)
+    return 1 if any(each.problem for each in listed) else 0
+
+
+def render(listed: Sequence[Listed]) -> str:
+    """Return the table for people."""
+    header = ("NODE", "ADDRESS", "HOST", "PID", "TORCH", "DEVICES", "TENSORS", "MEMORY", "MASTER")
+    return table(header, [(each.number, each.address, *_cells(each.state), each.master or "-") for each in listed])
+
+
+def _cells(state: NodeState | None) -> tuple[object, ...]:
+    if state is None:
+        return ("-",) * 6
+    memory = f"{state.memory_bytes / 1e6:.0f} MB"
+    return (state.host, state.pid, state.torch, ",".join(state.devices), state.num_tensors, memory)
+
+
+def command_parser() -> CommandParser:
+    parser = CommandParser(prog=NODES, description="List nodes of remote tensors, or serve as one.", epilog=EPILOG)
+    parser.add_argument("addresses", metavar="tcp://HOST:PORT,...", help="where the nodes are, as for remote.connect()")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+# ---- serve
+
+
+def _serve(arguments: Sequence[str]) -> int:
+    options = parser_of_serve().parse_args(arguments)
+    try:
+        if options.host not in LOOPBACK and not (is_address(options.host) and options.host.startswith("127.")):
+            check_token(token_of_environment())
+        for module in options.imports:
+            importlib.import_module(module)
+    except (ValueError, ImportError) as error:
+        print(f"{SERVE}: {error}", file=sys.stderr)
+        return 2
+    from ..remote.node.standing import serve_at  # which needs torch
+
+    try:
+        serve_at(
+            f"tcp://{bracketed(options.host)}:{options.port}",
+            _tell_ready,
+            allow=frozenset(options.allow),
+            backend=options.backend,
+        )
+    except ValueError as error:
+        print(f"{SERVE}: {error}", file=sys.stderr)
+        return 2
+    except MultiworldError as error:
+        print(f"{SERVE}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _tell_ready(url: str, state: NodeState) -> None:
+    print(f"{SERVE}: at {url}, torch {state.torch}, {', '.join(state.devices)}", flush=True)
+
+
+def parser_of_serve() -> CommandParser:
+    parser = CommandParser(
+        prog=SERVE, description="Serve remote tensors to one master after the other.", epilog=EPILOG_OF_SERVE
+    )
+    parser.add_argument("--port", type=int, default=PORT, help=f"where masters come (default: {PORT}; 0: a free one)")
+    parser.add_argument(
+        "--host",
+        default=LOOPBACK[0],
+        help="the address of this host that masters reach (default: 127.0.0.1, for masters on this host only)",
+    )
+    parser.add_argument("--backend", default="auto", help="the channel of large tensors, the same as the masters'")
+    parser.add_argument(
+        "--allow", action="append", default=[], metavar="NAMESPACE", help="execute operators of this namespace, too"
+    )
+    parser.add_argument(
+        "--import", action="append", default=[], metavar="MODULE", dest="imports", help="a module to import first"
+    )
+    return parser
+
+
+def parsers() -> dict[str, CommandParser]:
+    """Return the parser of each verb."""
+    return {"serve": parser_of_serve()}

@@ -1,0 +1,64 @@
+"""A node that stands at an address: master after master, one at a time, with the right token only."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from multiworld import remote
+from multiworld.remote.connecting.listing import nodes_at
+from multiworld.testing import wait_until
+from tests import warm_programs
+
+TOKEN = "0123456789abcdef0123"
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    command = [sys.executable, "-m", "multiworld", "nodes", "serve", "--port", "0"]
+    environment = {**os.environ, "MULTIWORLD_TOKEN": TOKEN}
+    node = warm_programs.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert node.stdout is not None
+        line = node.stdout.readline()
+        yield line.split(" at ")[1].split(",")[0]
+    finally:
+        node.terminate()
+        node.wait()
+        assert node.stdout is not None
+        node.stdout.close()
+
+
+def test_masters_come_one_after_the_other_and_a_second_one_is_told_who_is_there(address: str) -> None:
+    with remote.connect(address, token=TOKEN) as nodes:
+        kept = nodes[1].ones(3)
+        assert kept.fetch().tolist() == [1.0, 1.0, 1.0]
+        with pytest.raises(remote.ConnectError, match=f"has a master already: process {os.getpid()} on "):
+            remote.connect(address, token=TOKEN)
+        assert wait_until(lambda: _tensors_of(address) > 0, 10)
+        assert nodes_at(address, token=TOKEN)[0].master.startswith(f"process {os.getpid()} on ")
+    with pytest.raises(remote.ConnectionEndedError, match=r"nodes\.close\(\) was called"):
+        kept.fetch()
+    with remote.connect(address, token=TOKEN) as nodes:
+        assert nodes[1].ones(2).fetch().tolist() == [1.0, 1.0]
+        assert nodes[1].statistics.num_tensors <= 1  # nothing of the first master's
+
+
+def test_a_wrong_token_and_an_address_without_a_node_are_told_at_once(address: str) -> None:
+    with pytest.raises(remote.ConnectError, match="the job tokens differ"):
+        remote.connect(address, token="another-secret-of-20", timeout_s=10)
+    with pytest.raises(remote.ConnectError, match=r"no node can be reached at tcp://127\.0\.0\.1:9"):
+        remote.connect("tcp://127.0.0.1:9", token=TOKEN, timeout_s=0.5)
+    assert nodes_at("tcp://127.0.0.1:9", token=TOKEN, timeout_s=0.5)[0].problem
+
+
+def _tensors_of(address: str) -> int:
+    (listed,) = nodes_at(address, token=TOKEN)
+    assert listed.state is not None, listed.problem
+    return listed.state.num_tensors
