@@ -25,13 +25,14 @@ class Lane:
 
     def next(self) -> memoryview:
         """Block until a message has come, and return its bytes. Raises the error of a world that is broken."""
-        while not self._came:
+        while True:
+            receive = self._last.present  # looked at first: once it is another one, the message of this one has come
+            if self._came:
+                return self._came.popleft()
             if self._error is not None:
                 raise self._error if not isinstance(self._error, MultiworldError) else again(self._error)
-            receive = self._last.present
             if receive is not None:
                 self._world.wait_for(receive, self._peer, None)
-        return self._came.popleft()
 
     @property
     def has_more(self) -> bool:

@@ -56,7 +56,7 @@ class Executor:
 
     def execute(self, batch: memoryview) -> None:
         """Run a batch of records. Raises ProtocolError for what is none."""
-        at, end, shared = 0, len(batch), self._shared
+        at, end, shared, table = 0, len(batch), self._shared, self._table
         while at < end and not shared.is_dropping:
             try:
                 (number,) = _NUMBER.unpack_from(batch, at)
@@ -64,7 +64,13 @@ class Executor:
                     plan = self._plans[number]
                     values = plan.numbers.unpack_from(batch, at)
                     at += plan.numbers.size
-                    self._run(plan, values)
+                    if plan.is_plain:
+                        try:
+                            table[values[1]] = plan.function(*[table[id_] for id_ in values[2:]])
+                        except Exception as error:
+                            self._failed(plan, values, values[2:], error)
+                    else:
+                        self._run(plan, values)
                 else:
                     number, size = HEAD.unpack_from(batch, at)
                     at += HEAD.size + size
@@ -94,7 +100,7 @@ class Executor:
             if plan.writes and self._shared.sending:
                 self._shared.wait_sends([table.get(ids[place]) for place in plan.writes])
             returned = plan.call([table[id_] for id_ in ids], values[last:])  # type: ignore[misc]
-            if plan.is_usual():
+            if plan.is_usual:
                 table[values[1]] = returned
                 return
             for id_, tensor in zip(values[1 : 1 + num_outputs], plan.results(returned), strict=True):

@@ -37,39 +37,42 @@ class Plan:
         "_checked",
         "_conform",
         "_keywords",
-        "_operator",
         "_plain",
+        "_single",
+        "function",
+        "is_plain",
+        "is_usual",
         "num_outputs",
         "num_tensors",
         "numbers",
         "operator",
         "outputs",
-        "single",
         "writes",
     )
 
     def __init__(self, template: Template, allowed: Iterable[str] = ALLOWED) -> None:
         """An operator that the node refuses is refused in each call: the records of its calls are to be counted."""
         self.operator = template.operator
-        self._operator = _operator_or_refusal(template.operator, allowed)
+        self.function = _operator_or_refusal(template.operator, allowed)
         self.outputs, self.writes = template.outputs, template.writes
         self.num_outputs, self.num_tensors = template.num_outputs, template.num_tensors
         self.numbers = template.numbers
-        self.single = len(template.outputs) == 1 and template.outputs[0] is not None
+        self._single = len(template.outputs) == 1 and template.outputs[0] is not None
         self._plain = not template.kwargs and all(item is TENSOR for item in template.args)
         self._builders = [_builder(item) for item in template.args]
         self._keywords = {name: _builder(item) for name, item in template.kwargs.items()}
         self._checked = self._conform = False
+        self.is_usual = self.is_plain = False
 
     def call(self, tensors: Sequence[Tensor], floats: Sequence[float]) -> Any:
         """Return what the operator returns. Raises what it raises; TypeError if a tensor is none."""
         if self._plain:
-            return self._operator(*tensors)
+            return self.function(*tensors)
         of_tensors, of_floats = iter(tensors), iter(floats)
         args = [build(of_tensors, of_floats) for build in self._builders]
         if not self._keywords:
-            return self._operator(*args)
-        return self._operator(*args, **{name: build(of_tensors, of_floats) for name, build in self._keywords.items()})
+            return self.function(*args)
+        return self.function(*args, **{name: build(of_tensors, of_floats) for name, build in self._keywords.items()})
 
     def results(self, returned: Any) -> list[Tensor]:
         """Return the tensors that get an id, as the master foresaw them. Raises UnforeseenOutputError."""
@@ -80,13 +83,11 @@ class Plan:
         if not self._checked:
             self._conform = not self._are_as_foreseen(pairs)
             self._checked = True
+            self.is_usual = self._single and not self._conform
+            self.is_plain = self.is_usual and self._plain and not self.writes
         if self._conform:
             return [_conformed(tensor, spec) for tensor, spec in pairs]
         return [tensor for tensor, _ in pairs if tensor is not None]
-
-    def is_usual(self) -> bool:
-        """Whether the one tensor that it returns was found to be as foreseen."""
-        return self.single and self._checked and not self._conform
 
     def _are_as_foreseen(self, pairs: Sequence[tuple[Tensor | None, Spec]]) -> bool:
         """Look at all: one that is of another shape or dtype is an error."""

@@ -13,7 +13,7 @@ from ..protocol.template import Keywords
 from ..session.session import Session
 from .foreseeing import name_of
 from .moving import send
-from .planned import BY_VALUE, CHANGES, PLANS, apply_changes, run_first
+from .planned import BY_VALUE, PLANS, apply_changes, run_first
 from .special import SPECIAL
 
 SMALL_BYTES: Final = 4096
@@ -26,7 +26,7 @@ _FLOAT: Final = 0.5  # stands for any float in a key
 def dispatch(cls: type[Any], func: Any, types: Any, args: Sequence[Any] = (), kwargs: Keywords | None = None) -> Any:
     """Called by PyTorch below autograd. Keys tell numbers from specs, and floats only from other types."""
     session: Session | None = None
-    key: list[Any] = [func]
+    key: list[Any] = [id(func)]  # operators are never freed, and hash slowly
     ids: list[int] = []
     floats: list[float] = []
     for value in args if not kwargs else (*args, *kwargs.values()):
@@ -74,13 +74,13 @@ def dispatch(cls: type[Any], func: Any, types: Any, args: Sequence[Any] = (), kw
             key.append(value)
     if kwargs:
         key.append(tuple(kwargs))
-    by_value = func in BY_VALUE
+    by_value = key[0] in BY_VALUE
     known = (*key, tuple(floats)) if by_value else tuple(key)
     plan = PLANS.get(known)
     if plan is not None:
         assert session is not None
         result = plan.run(cls, session, ids, [] if by_value else floats, args, kwargs or _NOTHING)
-        if plan in CHANGES:
+        if plan.changes:
             apply_changes(plan, args, kwargs or _NOTHING)
         return result
     special = SPECIAL.get(func)

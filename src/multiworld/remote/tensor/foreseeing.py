@@ -12,20 +12,15 @@ from torch import Tensor
 from ..protocol.outcomes import flat
 from ..protocol.specs import Spec, describe, number_of, spec_of
 from ..protocol.template import FLOAT, GENERATOR, TENSOR, Keywords, Template
-from .plan import Plan, Returns
-
-Path = tuple[int | str, int | None]
-"""Where a tensor stands in a call: the place or the name of the argument, and the place in it if it is a list."""
+from .plan import Path, Plan, Returns
 
 
 class UnforeseeableError(Exception):
     """What the operator returns depends on data, or has no kernel for tensors without data."""
 
 
-def foresee(
-    cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords, *, floats_matter: bool
-) -> tuple[Plan, dict[Path, int]]:
-    """Return a plan for such calls, and which arguments get another spec by each.
+def foresee(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords, *, floats_matter: bool) -> Plan:
+    """Return a plan for such calls.
 
     Raises UnforeseeableError, and what the operator raises for arguments that do not fit.
     """
@@ -46,8 +41,8 @@ def foresee(
     )
     numbers = tuple(number_of(spec) for spec in outputs if spec is not None)
     is_single = isinstance(returned, Tensor) and outputs[0] is not None
-    plan = Plan(template, numbers, None if is_single else _returns(returned, written, itertools.count()))
-    return plan, call.changed()
+    returns = None if is_single else _returns(returned, written, itertools.count())
+    return Plan(template, numbers, returns, call.changed())
 
 
 def name_of(func: Any) -> str:

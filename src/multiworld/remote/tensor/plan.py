@@ -6,8 +6,7 @@ import itertools
 import sys
 import threading
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from ..protocol import records
@@ -20,19 +19,38 @@ from .wrapping import make
 MAX_PLANS: Final = 20_000
 _numbers = itertools.count(FIRST_PLAN)
 
+Path = tuple[int | str, int | None]
+"""Where a tensor stands in a call: the place or the name of the argument, and the place in it if it is a list."""
+
 Returns = Callable[[list[Any], Sequence[Any], Keywords], Any]
 """Builds what the operator returns, of new tensors and of the arguments that it wrote."""
 
 
 class Plan:
-    """``specs``: of new tensors, by number. ``returns``: None if the operator returns its one new tensor."""
+    """``specs``: of new tensors, by number. ``returns``: None if the operator returns its one new tensor.
 
-    __slots__ = ("__weakref__", "_define", "_known_by", "_pack", "_returns", "_single", "_specs", "name", "number")
+    ``changes``: the numbers of new specs that a call gives to some of its arguments.
+    """
 
-    def __init__(self, template: Template, specs: tuple[int, ...], returns: Returns | None) -> None:
+    __slots__ = (
+        "__weakref__",
+        "_define",
+        "_known_by",
+        "_pack",
+        "_returns",
+        "_single",
+        "_specs",
+        "changes",
+        "name",
+        "number",
+    )
+
+    def __init__(
+        self, template: Template, specs: tuple[int, ...], returns: Returns | None, changes: Mapping[Path, int]
+    ) -> None:
         self.number = next(_numbers)
         self.name = template.operator
-        self._specs, self._returns = specs, returns
+        self._specs, self._returns, self.changes = specs, returns, changes
         self._single = specs[0] if returns is None else -1
         self._pack = template.numbers.pack
         self._define = records.define(self.number, template.encode())
@@ -78,33 +96,49 @@ class Plan:
 
 
 class PlanCache:
-    """Plans by key. The plan that was not used for longest goes first. Any thread."""
+    """Plans by key: at most ``max_plans``. Plans that were not used for long go first. Any thread.
+
+    There are two halves. A plan that is used moves to the young half. When that is full, it becomes the old one, and
+    what was left in the old one goes. So a plan is found by one look into a dict, and nothing notes its last use.
+    """
 
     def __init__(self, max_plans: int = MAX_PLANS) -> None:
-        self.max_plans = max_plans
         self.num_made = 0
-        self._plans: OrderedDict[tuple[Any, ...], Plan] = OrderedDict()
-        self._lock = threading.Lock()  # one plan is added at a time
+        self._max_young = max(max_plans // 2, 1)
+        self._young: dict[tuple[Any, ...], Plan] = {}
+        self._old: dict[tuple[Any, ...], Plan] = {}
+        self._lock = threading.Lock()  # one plan moves at a time
 
     def __len__(self) -> int:
-        return len(self._plans)
+        return len(self._young) + len(self._old)
 
     def get(self, key: tuple[Any, ...]) -> Plan | None:
-        plan = self._plans.get(key)
-        if plan is not None:
-            try:
-                self._plans.move_to_end(key)
-            except KeyError:  # another thread removed it in this moment; this call still has it
-                return plan
-        return plan
+        plan = self._young.get(key)
+        return self._move(key) if plan is None else plan
 
     def add(self, key: tuple[Any, ...], plan: Plan) -> None:
         """Keep a plan; nodes forget those that have to go for it."""
         with self._lock:
-            self._plans[key] = plan
             self.num_made += 1
-            gone = []
-            while len(self._plans) > self.max_plans:
-                gone.append(self._plans.popitem(last=False)[1])
+            gone = self._put(key, plan)
         for each in gone:
             each.forget()
+
+    def _move(self, key: tuple[Any, ...]) -> Plan | None:
+        if key not in self._old:
+            return None
+        with self._lock:
+            plan = self._old.pop(key, None)
+            gone = [] if plan is None else self._put(key, plan)
+        for each in gone:
+            each.forget()
+        return plan or self._young.get(key)
+
+    def _put(self, key: tuple[Any, ...], plan: Plan) -> list[Plan]:
+        """Return those that go for it."""
+        gone: list[Plan] = []
+        if len(self._young) >= self._max_young:
+            gone = list(self._old.values())
+            self._old, self._young = self._young, {}
+        self._young[key] = plan
+        return gone

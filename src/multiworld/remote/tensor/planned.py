@@ -8,15 +8,13 @@ from typing import Any, Final
 from ..protocol.template import Keywords
 from ..session.session import Session
 from .asking import ask
-from .foreseeing import Path, UnforeseeableError, floats_matter, foresee, name_of, tensor_at
+from .foreseeing import UnforeseeableError, floats_matter, foresee, name_of, tensor_at
 from .metadata import take_spec
 from .plan import Plan, PlanCache
 
 PLANS: Final = PlanCache()
-BY_VALUE: Final[set[Any]] = set()
-"""Operators for which the value of a float can matter: it is a part of the key."""
-CHANGES: Final[dict[Plan, dict[Path, int]]] = {}
-"""Plans that give some of their arguments another spec."""
+BY_VALUE: Final[set[int]] = set()
+"""Operators (``id``) for which the value of a float can matter: it is a part of the key."""
 
 
 def run_first(
@@ -32,11 +30,9 @@ def run_first(
     """Make the plan of a call, keep it under ``key`` and run it. What can't be foreseen is asked."""
     by_value = note_floats(func)
     try:
-        plan, changes = foresee(cls, func, args, kwargs, floats_matter=by_value)
+        plan = foresee(cls, func, args, kwargs, floats_matter=by_value)
     except UnforeseeableError:
         return ask(cls, session, func, args, kwargs)
-    if changes:
-        CHANGES[plan] = changes
     PLANS.add((*key, tuple(floats)) if by_value else key, plan)
     result = plan.run(cls, session, ids, [] if by_value else floats, args, kwargs)
     apply_changes(plan, args, kwargs)
@@ -46,12 +42,12 @@ def run_first(
 def create(cls: type[Any], session: Session, func: Any, args: Sequence[Any], kwargs: Keywords) -> Any:
     """Call an operator that has no tensors among its arguments on a node. Raises NodeDeadError at once."""
     session.check_usable(name_of(func))
-    key = (func, _frozen(args), _frozen(kwargs))
+    key = (id(func), _frozen(args), _frozen(kwargs))
     plan = PLANS.get(key)
     if plan is not None:
         return plan.run(cls, session, [], [], args, kwargs)
     try:
-        plan, _ = foresee(cls, func, args, kwargs, floats_matter=True)
+        plan = foresee(cls, func, args, kwargs, floats_matter=True)
     except UnforeseeableError:
         return ask(cls, session, func, args, kwargs)
     PLANS.add(key, plan)
@@ -60,16 +56,16 @@ def create(cls: type[Any], session: Session, func: Any, args: Sequence[Any], kwa
 
 def note_floats(func: Any) -> bool:
     """Return whether the value of a float can matter to the operator."""
-    if func in BY_VALUE:
+    if id(func) in BY_VALUE:
         return True
     if floats_matter(func):
-        BY_VALUE.add(func)
+        BY_VALUE.add(id(func))
         return True
     return False
 
 
 def apply_changes(plan: Plan, args: Sequence[Any], kwargs: Keywords) -> None:
-    for path, number in CHANGES.get(plan, {}).items():
+    for path, number in plan.changes.items():
         take_spec(tensor_at(path, args, kwargs), number)
 
 

@@ -35,7 +35,7 @@ def _copy(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords) -> A
     elif source._session is not session:
         here, there = f"node {session.number}", f"node {source._session.number}"
         raise PlaceMismatchError("copy_", here, there, f"Move the source: source.to_node({session.number})")
-    key = (func, target._spec, source._spec, (2, bool(args[2])) if len(args) > 2 else None)
+    key = (id(func), target._spec, source._spec, (2, bool(args[2])) if len(args) > 2 else None)
     return run_first(cls, func, [target, source, *args[2:]], kwargs, session, key, [target._id, source._id], [])
 
 
