@@ -10,6 +10,7 @@ from collections.abc import Callable
 from multiworld.bench.report import Line
 
 from ..suite import Suite
+from . import fuzz
 from .lines import copies, killed, operations, round_trips
 from .sides import INSTALL
 
@@ -25,6 +26,9 @@ COMPARED: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "kill": ("one of four nodes killed, while the others add", killed),
     "copies": ("64 MB sent and fetched, and small round trips meanwhile", copies),
 }
+ALONE: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
+    "fuzz": ("random programs of views, in-place operators and out=, against the same programs here", fuzz.line),
+}
 UNWRITTEN = {
     "steps": ("1,000 training steps without .item()", "0 round trips; no wait before the queue's bound"),
     "stop": ("one of four nodes stopped", "error after at most lease + 0.5 s; the others go on"),
@@ -32,7 +36,6 @@ UNWRITTEN = {
     "exact": ("5 models × 8 optimizers × 50 steps against local CPU", "maximum difference 0.0"),
     "failed": ("one failed operation, 1,000 dependents", "none runs, independents do; at most 1 µs an operation"),
     "opinfo": ("OpInfo on the CPU, float32, all samples", "at least 99 % equal forward, 98 % gradients"),
-    "fuzz": ("10,000 programs of views, in-place and out=", "0 mismatches"),
     "streams": ("10,000 record/wait programs on 3 streams", "equal to a sequential oracle"),
     "overlap": ("compute with a 64 MB copy on two streams", "at least 1.6× of serial on 2 idle cores"),
     "replay": ("a captured step of 38 operations", "at most 1.1× the local step; at most 60 µs of the master's CPU"),
@@ -44,8 +47,12 @@ UNWRITTEN = {
     "models": ("a GPT-2 and a BERT on remote:1: forward, backward, generate", "equal to local"),
 }
 """What must hold as well. A line that is measured moves to ``COMPARED``, or to a mapping of lines without peers."""
-LINES = {**COMPARED, **{name: (about, _unwritten(must_hold)) for name, (about, must_hold) in UNWRITTEN.items()}}
-SUITE = Suite(name="remote", lines=LINES, reference="the peer", not_alternated=tuple(UNWRITTEN))
+LINES = {
+    **COMPARED,
+    **ALONE,
+    **{name: (about, _unwritten(must_hold)) for name, (about, must_hold) in UNWRITTEN.items()},
+}
+SUITE = Suite(name="remote", lines=LINES, reference="the peer", not_alternated=(*ALONE, *UNWRITTEN))
 
 
 def _arguments() -> argparse.Namespace:
@@ -58,6 +65,7 @@ def _arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}", default=os.environ.get(variable), metavar="PYTHON", help=about)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each loop of additions (default 3)")
     parser.add_argument("--round-trips", type=int, default=300, help="of each side in each turn (default 300)")
+    parser.add_argument("--programs", type=int, default=10_000, help="of the fuzz (default 10,000)")
     options = parser.parse_args()
     if options.alternations < 1 or options.round_trips < 2:
         parser.error("--alternations: expected at least 1; --round-trips: at least 2")

@@ -38,6 +38,7 @@ class Plan:
         "_conform",
         "_keywords",
         "_plain",
+        "_reshapes",
         "_single",
         "function",
         "is_plain",
@@ -58,7 +59,8 @@ class Plan:
         self.num_outputs, self.num_tensors = template.num_outputs, template.num_tensors
         self.numbers = template.numbers
         self._single = len(template.outputs) == 1 and template.outputs[0] is not None
-        self._plain = not template.kwargs and all(item is TENSOR for item in template.args)
+        self._reshapes = template.reshapes
+        self._plain = not template.kwargs and not template.reshapes and all(item is TENSOR for item in template.args)
         self._builders = [_builder(item) for item in template.args]
         self._keywords = {name: _builder(item) for name, item in template.kwargs.items()}
         self._checked = self._conform = False
@@ -70,9 +72,13 @@ class Plan:
             return self.function(*tensors)
         of_tensors, of_floats = iter(tensors), iter(floats)
         args = [build(of_tensors, of_floats) for build in self._builders]
-        if not self._keywords:
+        if not self._keywords and not self._reshapes:
             return self.function(*args)
-        return self.function(*args, **{name: build(of_tensors, of_floats) for name, build in self._keywords.items()})
+        keywords = {name: build(of_tensors, of_floats) for name, build in self._keywords.items()}
+        returned = self.function(*args, **keywords)
+        for place, spec in self._reshapes:
+            self._reshape(tensors[place], spec)
+        return returned
 
     def results(self, returned: Any) -> list[Tensor]:
         """Return the tensors that get an id, as the master foresaw them. Raises UnforeseenOutputError."""
@@ -82,12 +88,22 @@ class Plan:
         pairs = [(each, spec) for each, spec in zip(found, self.outputs, strict=True) if spec is not None]
         if not self._checked:
             self._conform = not self._are_as_foreseen(pairs)
+            self._single = self._single and isinstance(returned, Tensor)  # it may be a list of one
             self._checked = True
             self.is_usual = self._single and not self._conform
             self.is_plain = self.is_usual and self._plain and not self.writes
         if self._conform:
             return [_conformed(tensor, spec) for tensor, spec in pairs]
         return [tensor for tensor, _ in pairs if tensor is not None]
+
+    def _reshape(self, tensor: Tensor, spec: Spec) -> None:
+        """Give an argument the strides that the master foresaw. Raises UnforeseenOutputError."""
+        there = specs.describe(tensor)
+        if (there.size, there.dtype) != (spec.size, spec.dtype):
+            raise UnforeseenOutputError(self.operator, f"an argument became {there}, not {spec}")
+        if _significant(there) != _significant(spec):
+            conformed = _conformed(tensor, spec)
+            tensor.set_(conformed.untyped_storage(), spec.offset, spec.size, spec.stride)
 
     def _are_as_foreseen(self, pairs: Sequence[tuple[Tensor | None, Spec]]) -> bool:
         """Look at all: one that is of another shape or dtype is an error."""

@@ -44,7 +44,7 @@ class Template:
 
     ``outputs``: one for each tensor that the operator returns, with lists flattened; None for one that has no id of its
     own, because it is an argument that was written, or undefined. ``writes``: which tensors are written, by their
-    place among the tensors of the call.
+    place among the tensors of the call. ``reshapes``: those which get another shape or other strides, with these.
     """
 
     operator: str
@@ -52,6 +52,7 @@ class Template:
     kwargs: Keywords
     outputs: tuple[Spec | None, ...]
     writes: tuple[int, ...] = ()
+    reshapes: tuple[tuple[int, Spec], ...] = ()
 
     @cached_property
     def num_tensors(self) -> int:
@@ -82,6 +83,7 @@ class Template:
             "kwargs": {name: _to_json(item) for name, item in self.kwargs.items()},
             "outputs": [None if spec is None else specs.to_json(spec) for spec in self.outputs],
             "writes": list(self.writes),
+            "reshapes": [[place, specs.to_json(spec)] for place, spec in self.reshapes],
         }
         return json.dumps(shown, separators=(",", ":")).encode()
 
@@ -96,12 +98,14 @@ def decode(encoded: bytes) -> Template:
             kwargs={_text(name): _from_json(item) for name, item in shown["kwargs"].items()},
             outputs=tuple(None if spec is None else specs.from_json(spec) for spec in _list(shown["outputs"])),
             writes=tuple(_list(shown["writes"])),
+            reshapes=tuple((place, specs.from_json(spec)) for place, spec in _list(shown["reshapes"])),
         )
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"a bad template of a call: {type(error).__name__}: {error}") from None
     num_slots = template.num_tensors + template.num_floats + template.num_outputs
     if num_slots > MAX_SLOTS or any(
-        type(each) is not int or not 0 <= each < template.num_tensors for each in template.writes
+        type(each) is not int or not 0 <= each < template.num_tensors
+        for each in (*template.writes, *(place for place, _ in template.reshapes))
     ):
         raise ProtocolError(f"a bad template of {template.operator}: {num_slots} slots, writes {template.writes}")
     return template

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -32,17 +33,19 @@ def foresee(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords, *,
     written = {id(tensor): path for path, tensor in call.metas.items()}
     device = call.device()
     outputs = tuple(None if each is None or id(each) in written else describe(each, device) for each in found)
+    changed = call.changed()
     template = Template(
         operator=name_of(func),
         args=tuple(call.shown_args),
         kwargs=call.shown_kwargs,
         outputs=outputs,
         writes=call.writes(),
+        reshapes=tuple((place, spec_of(changed[path])) for place, path in enumerate(call.metas) if path in changed),
     )
     numbers = tuple(number_of(spec) for spec in outputs if spec is not None)
     is_single = isinstance(returned, Tensor) and outputs[0] is not None
     returns = None if is_single else _returns(returned, written, itertools.count())
-    return Plan(template, numbers, returns, call.changed())
+    return Plan(template, numbers, returns, changed)
 
 
 def name_of(func: Any) -> str:
@@ -61,6 +64,17 @@ def floats_matter(func: Any) -> bool:
     """Whether the value of a float can change the shape of what it returns."""
     names = {argument.name for argument in func._schema.arguments}
     return func._schema.name in ("aten::arange", "aten::range") or bool(names & {"scale_factors", "scale_factor"})
+
+
+def without_out(func: Any) -> Any:
+    """Return the operator that makes new tensors where this one writes its ``out=``; None if there is none."""
+    wanted = [(each.name, str(each.type)) for each in func._schema.arguments if not each.is_out]
+    packet = func._overloadpacket
+    for name in packet.overloads():
+        other = getattr(packet, name)
+        if [(each.name, str(each.type)) for each in other._schema.arguments] == wanted and not other._schema.is_mutable:
+            return other
+    return None
 
 
 class Call:
@@ -112,8 +126,23 @@ class Call:
             before = self._specs[path]
             after = describe(meta, before.device)
             if after != before:
-                found[path] = number_of(after)
-        return found
+                found[path] = after
+        return {path: number_of(spec) for path, spec in self._with_strides_of_results(found).items()}
+
+    def _with_strides_of_results(self, changed: dict[Path, Spec]) -> dict[Path, Spec]:
+        """Give an ``out=`` that grew the strides that a new result has; the kernels without data make it contiguous."""
+        names = [argument.name for argument in self._func._schema.arguments if argument.is_out]
+        plain = without_out(self._func) if any(path[0] in names for path in changed) else None
+        if plain is None:
+            return changed
+        args = [self._meta(value, place) for place, value in enumerate(self._args)]
+        kwargs = {name: self._meta(value, name) for name, value in self._kwargs.items() if name not in names}
+        with suppress(NotImplementedError, RuntimeError):
+            for name, result in zip(names, flat(plain(*args, **kwargs)), strict=False):
+                spec = changed.get((name, None))
+                if spec is not None and result is not None and tuple(result.shape) == spec.size:
+                    changed[name, None] = spec._replace(stride=tuple(result.stride()))
+        return changed
 
     def _meta(self, value: Any, argument: int | str) -> Any:
         if type(value) is self._cls:

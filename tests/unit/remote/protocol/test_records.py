@@ -21,6 +21,7 @@ CALL = Template(
     kwargs={"alpha": 2, "dtype": torch.float64, "generator": GENERATOR},
     outputs=(SPEC, None),
     writes=(1,),
+    reshapes=((0, SPEC),),
 )
 
 
@@ -112,6 +113,9 @@ def test_a_template_comes_back_as_it_was() -> None:
         {"writes": [2]},
         {"writes": [-1]},
         {"writes": [True]},
+        {"reshapes": [[2, specs.to_json(SPEC)]]},
+        {"reshapes": [[0, []]]},
+        {"reshapes": [0]},
         {"args": [["list", [["slot", "tensor"]] * (template.MAX_SLOTS + 1)]]},
     ],
 )
@@ -123,6 +127,6 @@ def test_an_impossible_template_is_refused(changes: dict[str, object]) -> None:
 
 def test_a_template_without_a_part_is_refused() -> None:
     shown = json.loads(CALL.encode())
-    for name in ("operator", "args", "kwargs", "outputs", "writes"):
+    for name in ("operator", "args", "kwargs", "outputs", "writes", "reshapes"):
         with pytest.raises(ProtocolError):
             template.decode(json.dumps({key: part for key, part in shown.items() if key != name}).encode())

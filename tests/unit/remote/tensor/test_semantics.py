@@ -140,3 +140,19 @@ def test_a_batch_leaves_by_itself_after_a_moment(fake: FakeNode) -> None:
 async def test_a_coroutine_awaits_values(node: Node) -> None:
     assert torch.equal(await remote_of(node.send(torch.ones(2)) + 1).fetched(), torch.full((2,), 2.0))
     assert torch.equal(await remote_of(node.send(torch.ones(20_000)) + 1).fetched(), torch.full((20_000,), 2.0))
+
+
+def test_a_list_of_one_result_is_a_list_each_time(node: Node) -> None:
+    for _ in range(3):
+        (part,) = node.send(torch.ones(1, 2)).unbind(0)
+        assert torch.equal(values(part + 1), torch.full((2,), 2.0))
+
+
+def test_out_that_grows_has_the_strides_of_a_new_result(node: Node) -> None:
+    local = torch.arange(6.0).view(2, 3).t()
+    expected = torch.neg(local, out=torch.empty(0))
+    for _ in range(2):
+        out = node.send(torch.empty(0))
+        torch.neg(node.send(torch.arange(6.0).view(2, 3)).t(), out=out)
+        assert out.stride() == expected.stride()
+        assert torch.equal(values(out.t().view(-1)), expected.t().view(-1))
