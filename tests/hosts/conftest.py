@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.process.conftest import nursery, warm_workers
+from tests.process.conftest import nursery, training_modules, warm_workers
 
-__all__ = ["nursery", "warm_workers"]
+__all__ = ["nursery", "training_modules", "warm_workers"]

@@ -22,8 +22,8 @@ EVERY = 4
 
 
 @pytest.fixture(scope="module", autouse=True)
-def with_torch(nursery: Nursery) -> None:
-    nursery.preload("torch._dynamo", "tests.process.training_health_programs")
+def with_program(nursery: Nursery) -> None:
+    nursery.preload("tests.process.training_health_programs")
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -14,8 +13,8 @@ import pytest
 from multiworld.testing import scaled
 from tests import warm_programs
 
-from .test_training_pipelines import PROGRAM, TOTAL, losses, read
 from .training_pipeline_program import Options
+from .training_pipelines import PROGRAM, TOTAL, losses, read, undisturbed
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(scaled(240))]  # each starts ten processes, and trains twice
 
@@ -34,14 +33,6 @@ def run(folder: Path, options: Options) -> subprocess.CompletedProcess[str]:
     return warm_programs.run(command, capture_output=True, text=True, timeout=200, check=False)
 
 
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> Sequence[float]:
-    folder = tmp_path_factory.mktemp("undisturbed") / "run"
-    ended = run(folder, Options())
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return losses(read(folder))
-
-
 def test_a_training_without_a_checkpoint_ends_rather_than_begins_anew(tmp_path: Path) -> None:
     ended = run(tmp_path / "run", Options(kills=kills(4)))
     assert ended.returncode != 0
@@ -51,15 +42,15 @@ def test_a_training_without_a_checkpoint_ends_rather_than_begins_anew(tmp_path: 
     assert all(len(each) == 4 for each in seen.values())  # no step was done a second time
 
 
-def test_where_no_step_was_committed_the_training_begins_anew(tmp_path: Path, expected: Sequence[float]) -> None:
+def test_where_no_step_was_committed_the_training_begins_anew(tmp_path: Path) -> None:
     ended = run(tmp_path / "run", Options(kills=kills(0)))
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert losses(read(tmp_path / "run")) == list(expected)
+    assert losses(read(tmp_path / "run")) == undisturbed()
 
 
-def test_with_a_checkpoint_the_training_goes_on_from_there(tmp_path: Path, expected: Sequence[float]) -> None:
+def test_with_a_checkpoint_the_training_goes_on_from_there(tmp_path: Path) -> None:
     options = Options(checkpoint=str(tmp_path / "checkpoints"))
     assert run(tmp_path / "before", replace(options, total=6)).returncode == 0
     ended = run(tmp_path / "after", replace(options, kills=kills(7)))
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert losses(read(tmp_path / "after"), range(6, TOTAL)) == list(expected)[6:]
+    assert losses(read(tmp_path / "after"), range(6, TOTAL)) == undisturbed()[6:]

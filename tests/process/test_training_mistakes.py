@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from multiworld.testing import scaled
+from tests import warm_programs
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(scaled(60))]
 
@@ -29,7 +29,7 @@ BEGIN = "from multiworld import training\n"
 def test_a_mistake_of_the_program_ends_a_training(tmp_path: Path, program: str, error: str, tries: int) -> None:
     (tmp_path / "train.py").write_text(program)
     command = [sys.executable, "-m", "multiworld", "train", "--nproc-per-node=2", "--no-page", "train.py"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=scaled(50), check=False)
+    ended = warm_programs.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=scaled(50), check=False)
 
     assert ended.returncode in (1, 3)
     assert f"failed first: {error}" in ended.stderr

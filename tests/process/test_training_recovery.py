@@ -22,8 +22,8 @@ TOTAL = 8
 
 
 @pytest.fixture(scope="module", autouse=True)
-def with_torch(nursery: Nursery) -> None:
-    nursery.preload("torch._dynamo", "tests.process.training_programs")  # an optimizer imports the first
+def with_program(nursery: Nursery) -> None:
+    nursery.preload("tests.process.training_programs")
 
 
 @pytest.fixture

@@ -31,8 +31,8 @@ pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module", autouse=True)
-def with_torch(nursery: Nursery) -> None:
-    nursery.preload("torch._dynamo", "tests.process.training_programs")  # an optimizer imports the first
+def with_program(nursery: Nursery) -> None:
+    nursery.preload("tests.process.training_programs")
 
 
 def test_the_others_go_on_without_a_replica_that_stands_still_and_it_is_replaced(tmp_path: Path) -> None:
