@@ -12,6 +12,7 @@ from multiworld.elastic.launch.program_needs import PIPELINE_MODULE, TRAINING_MO
 from multiworld.process.spawn import interpreter
 from multiworld.testing import hosts, worker_group
 from tests import warm_programs
+from tests.process.warm_writer import WRITER
 from tests.warm_workers import Nursery
 
 TRAININGS = ("test_pipelines", "test_training")
@@ -45,7 +46,7 @@ def warm_workers(nursery: Nursery, request: pytest.FixtureRequest) -> Iterator[N
 @pytest.fixture(scope="session")
 def training_modules(nursery: Nursery) -> None:
     """Fork launchers that have imported what their workers need to train: each would take three seconds for it."""
-    nursery.preload(*TRAINING_MODULES, PIPELINE_MODULE)
+    nursery.preload(*TRAINING_MODULES, PIPELINE_MODULE, WRITER)
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from multiworld import training
 from multiworld.training.events import CheckpointFailed, CheckpointLoaded, CheckpointSaved, TrainingEvent
 from tests.checkpoints import steps_in
 from tests.process.training_sync_program import Rows, loss_of
+from tests.process.warm_writer import fork_writer
 
 EVERY = 10
 
@@ -58,6 +59,7 @@ def wait_for_checkpoint(saved: Path, step: int) -> None:
 
 def main(folder: Path, total: int, lost_at: int) -> None:
     torch.set_num_threads(1)
+    fork_writer()
     saved = folder / "saved"
     job = training.join("resumed", exact=True, checkpoint=training.Checkpoint(saved, every_steps=EVERY))
     model, optimizer = make_model()

@@ -27,6 +27,7 @@ from multiworld import training
 from multiworld.training.copies.names import parse
 from multiworld.training.events import CheckpointLoaded, CopyFailed, CopyLoaded, CopySaved, TrainingEvent
 from tests.process.training_sync_program import Rows, loss_of
+from tests.process.warm_writer import fork_writer
 
 EVERY, SHARED_MEMORY = 10, Path("/dev/shm")
 
@@ -61,6 +62,7 @@ def damage(*, spoils: bool) -> None:
 
 def main(folder: Path, total: int, lost_at: int, lost_ranks: Sequence[int], what: str) -> None:
     torch.set_num_threads(1)
+    fork_writer()
     checkpoint = training.Checkpoint(folder / "saved", every_steps=1000, copies=1, copy_every_steps=EVERY)
     job = training.join("copied", exact=True, replica_size=2, checkpoint=checkpoint, progress=False)
     saved: set[int] = set()

@@ -33,6 +33,7 @@ from multiworld.training.pipeline.preparing import Preparing
 from multiworld.training.pipeline.stage import StageRun
 from multiworld.training.planning.profile import Profile
 from multiworld.training.profiles import cached_profile
+from tests.process.warm_writer import fork_writer
 
 WIDTH, DEPTH, GLOBAL_BATCH, MICRO_BATCH, NUM_TOKENS = 32, 6, 24, 3, 40
 MAX_NORM = 1.0
@@ -283,6 +284,8 @@ def main(folder: Path, options: Options) -> None:
         make_moves_dear()
     if options.moves_are_large:
         make_moves_large()
+    if options.checkpoint:
+        fork_writer()
     rank = int(os.environ["RANK"])
     checkpoint = training.Checkpoint(options.checkpoint, every_steps=3) if options.checkpoint else None
     job = training.join("pipelined", tolerate=1, exact=options.exact, checkpoint=checkpoint)
@@ -310,9 +313,8 @@ def main(folder: Path, options: Options) -> None:
         kill_last_of_first(options.kills_last_of_first_in, job, pipe)
     with (folder / f"{rank}-{os.getpid()}").open("w") as journal:
         for step in job.steps(loader, total=options.total):
-            _train(step, pipe, optimizer, kills)
+            _train(step, pipe, optimizer, scheduler, kills)
             if step.committed:
-                scheduler.step()
                 said = {
                     "step": step.index,
                     "loss": step.values["loss"],
@@ -339,12 +341,19 @@ def _sums(pipe: Pipe) -> dict[str, float]:
     return {name: each.sum().item() for layer in layers for name, each in layer.parameters.items()}
 
 
-def _train(step: Step, pipe: Pipe, optimizer: torch.optim.Optimizer, kills: list[tuple[int, int, str]]) -> None:
+def _train(
+    step: Step,
+    pipe: Pipe,
+    optimizer: torch.optim.Optimizer,
+    scheduler: torch.optim.lr_scheduler.LRScheduler,
+    kills: list[tuple[int, int, str]],
+) -> None:
     with step:
         pipe.forward_backward(step)
         if any(at == step.index and moment == "committed" for _, at, moment in kills):
             os.kill(os.getpid(), signal.SIGKILL)
         optimizer.step()
+        scheduler.step()  # inside of the step: a checkpoint has it then
 
 
 if __name__ == "__main__":
