@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from . import values
@@ -26,6 +27,10 @@ def show(returned: Any) -> tuple[Any, list[Tensor]]:
 
 def _shown(returned: Any, tensors: list[Tensor]) -> Any:
     if isinstance(returned, Tensor):
+        if returned.layout is not torch.strided:
+            raise TypeError(
+                f"a result of layout {returned.layout} can't stay on a node: fetch() its operand, call it here"
+            )
         tensors.append(returned)
         return ["tensor", len(tensors) - 1]
     if isinstance(returned, (list, tuple)):

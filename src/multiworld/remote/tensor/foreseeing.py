@@ -13,6 +13,7 @@ from torch import Tensor
 from ..protocol.outcomes import flat
 from ..protocol.specs import Spec, describe, number_of, spec_of
 from ..protocol.template import FLOAT, GENERATOR, TENSOR, Keywords, Template
+from .corrections import ASKED, corrected
 from .plan import Path, Plan, Returns
 
 
@@ -28,7 +29,7 @@ def foresee(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords, *,
     if is_unforeseeable(func):
         raise UnforeseeableError
     call = Call(cls, func, args, kwargs, floats_matter=floats_matter)
-    returned = call.run()
+    returned = corrected(func, args, call.run())
     found = flat(returned)
     written = {id(tensor): path for path, tensor in call.metas.items()}
     device = call.device()
@@ -55,7 +56,7 @@ def name_of(func: Any) -> str:
 
 def is_unforeseeable(func: Any) -> bool:
     """Whether what it returns depends on data, or is no tensor."""
-    if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
+    if func in ASKED or torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
         return True
     return any(not _is_of_tensors(each.type) for each in func._schema.returns)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from ..errors import UnsupportedOperationError
 from ..protocol.specs import number_of, spec_of
 from ..session.session import Session, next_id
 from .wrapping import make
@@ -14,6 +16,8 @@ from .wrapping import make
 def send(cls: type[Any], session: Session, tensor: Tensor, *, wait: bool = True) -> Any:
     """Return a copy of a local tensor on a node. ``wait``: until the memory of ``tensor`` may be changed."""
     session.check_usable("send")
+    if tensor.layout is not torch.strided:
+        raise UnsupportedOperationError("send", f"the tensor is {tensor.layout}", "Send tensor.to_dense()")
     id_ = next_id()
     spec = session.load(tensor, id_, wait=wait)
     return make(cls, session, number_of(spec), id_)

@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from multiworld.remote import NodeDeadError, PlaceMismatchError, RemoteOperationError, SyncPointError, no_sync
+from multiworld.remote import (
+    NodeDeadError,
+    PlaceMismatchError,
+    RemoteOperationError,
+    SyncPointError,
+    UnsupportedOperationError,
+    no_sync,
+)
 from multiworld.remote.master.node import Node
 
 from ..fake_node import FakeNode, remote_of, values
@@ -156,3 +163,27 @@ def test_out_that_grows_has_the_strides_of_a_new_result(node: Node) -> None:
         torch.neg(node.send(torch.arange(6.0).view(2, 3)).t(), out=out)
         assert out.stride() == expected.stride()
         assert torch.equal(values(out.t().view(-1)), expected.t().view(-1))
+
+
+def test_a_batch_norm_in_evaluation_waits_for_nothing(fake: FakeNode) -> None:
+    local = nn.BatchNorm1d(3).eval()
+    inputs = torch.randn(4, 3)
+    expected = local(inputs)
+    remote = fake.node.load(local)
+    results = [remote(fake.node.send(inputs)) for _ in range(2)]
+    assert fake.sync_points.total == 0
+    assert all(torch.equal(values(each), expected) for each in results)
+
+
+def test_bags_of_embeddings_are_as_here(node: Node) -> None:
+    local = nn.EmbeddingBag(5, 3, mode="sum")
+    index, offsets = torch.tensor([1, 2, 4, 4]), torch.tensor([0, 2])
+    expected = local(index, offsets)
+    assert torch.equal(values(node.load(local)(node.send(index), node.send(offsets))), expected)
+
+
+def test_sparse_tensors_are_refused_with_a_way_out(node: Node) -> None:
+    with pytest.raises(UnsupportedOperationError, match=r"to_dense\(\)"):
+        node.send(torch.eye(2).to_sparse())
+    with pytest.raises(RemoteOperationError, match=r"to_sparse.*fetch\(\) its operand"):
+        node.send(torch.eye(2)).to_sparse()
