@@ -15,6 +15,7 @@ from .errors import (
     SyncPointError,
     UnsupportedOperationError,
 )
+from .events import NodeEvent, NodeJoined, NodeLost
 from .master.local import local
 from .master.node import Node
 from .master.nodes import Nodes
@@ -26,6 +27,9 @@ __all__ = [
     "ConnectionEndedError",
     "Node",
     "NodeDeadError",
+    "NodeEvent",
+    "NodeJoined",
+    "NodeLost",
     "NodeMemoryError",
     "Nodes",
     "PlaceMismatchError",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
 
-from ...errors import MultiworldError
 from ...world.manager import WorldManager
-from ..errors import ConnectError, ConnectionEndedError, RemoteError
+from ...world.subscription import Broadcaster, Subscription
+from ..errors import ConnectError, ConnectionEndedError, NodeDeadError, RemoteError
+from ..events import NodeEvent, NodeJoined, NodeLost
 from ..protocol.messages import Drop
 from ..session.session import Session
 from ..session.statistics import NodesStatistics
@@ -18,12 +19,11 @@ from .ending import Ending
 from .node import Node
 from .roster import NodePlace, Roster
 
-logger = logging.getLogger(__name__)
-
-START_S = 60.0
-LEAVE_S, DROP_S = 1.0, 0.1
-CLOSED = "nodes.close() was called"
-FORKED = "this process was forked: the connection remains its parent's"
+START_S: Final = 60.0
+LEAVE_S: Final = 1.0
+DROP_S: Final = 0.1
+CLOSED: Final = "nodes.close() was called"
+FORKED: Final = "this process was forked: the connection remains its parent's"
 
 
 class Nodes(Mapping[int, Node]):
@@ -55,7 +55,9 @@ class Nodes(Mapping[int, Node]):
         self._sessions: list[Session] = []
         self._managers = (manager, bulk_manager)
         self._release = release
+        self._lost_at_end: list[RemoteError] = []
         self._is_open, self._pid = True, os.getpid()
+        self._broadcaster: Broadcaster[NodeEvent] = Broadcaster()
         self.sync_points = SyncPoints()
         self._roster = Roster(
             manager,
@@ -64,6 +66,7 @@ class Nodes(Mapping[int, Node]):
             num_threads=num_threads,
             sync_points=self.sync_points,
             on_session=self._take,
+            on_lost=self._lost,
             on_refused=lambda number, reason: self._nodes[number].refuse(reason),
             prepare=prepare,
         )
@@ -121,32 +124,34 @@ class Nodes(Mapping[int, Node]):
             if node.is_alive:
                 node.manual_seed(seed)
 
+    def events(self) -> Subscription[NodeEvent]:
+        """Return an async iterator over NodeJoined and NodeLost from now on; it ends when the connection ends."""
+        return self._broadcaster.subscribe()
+
     @property
     def statistics(self) -> NodesStatistics:
         """What this master has issued, sent and waited for."""
         return NodesStatistics.of(self._sessions, self.sync_points)
 
     def close(self, *, drop: bool = False) -> list[RemoteError]:
-        """End the connection, and return the failures that nobody saw. Idempotent.
+        """End the connection, and return the errors that nobody saw. Idempotent.
 
-        ``drop``: do not wait; the nodes execute nothing more.
+        It waits for what was issued, as long as the node that executes it is there. ``drop``: do not wait; the nodes
+        execute nothing more. An interrupt while it waits has the same effect, and goes on to the caller.
         """
         if not self._is_open or os.getpid() != self._pid:
             return []
         self._is_open = False
         self._ending.cancel()
         try:
-            self._finish_all(drop=drop)
+            if not drop:
+                self._settle_all()
         except KeyboardInterrupt:
             drop = True
-            self._finish_all(drop=True)
             raise
         finally:
-            self._roster.close()
-            for manager in self._managers:
-                manager.close(DROP_S if drop else LEAVE_S)
-            self._release(drop)
-        return [error for session in self._sessions for error in session.unseen.values()]
+            unseen = self._end(drop=drop)
+        return unseen
 
     def _start_beside(self, place: NodePlace) -> Node:
         """Start the node beside the master, and wait until it is there."""
@@ -160,25 +165,48 @@ class Nodes(Mapping[int, Node]):
         node.wait_alive(START_S)
         return node
 
-    def _finish_all(self, *, drop: bool) -> None:
+    def _settle_all(self) -> None:
+        """Wait until all is executed, or its node is lost."""
         for session in list(self._sessions):
-            self._finish(session, drop=drop)
+            if not session.is_over:
+                try:
+                    session.settle()
+                except NodeDeadError as error:
+                    if error.first_lost:
+                        self._lost_at_end.append(error)
 
-    def _finish(self, session: Session, *, drop: bool) -> None:
-        if session.dead is None and session.ended is None:
-            try:
+    def _end(self, *, drop: bool) -> list[RemoteError]:
+        unseen = [*self._lost_at_end, *(error for session in self._sessions for error in session.unseen_errors())]
+        for session in self._sessions:
+            if not session.is_over:
                 if drop:
                     session.tell(Drop())
-                else:
-                    session.settle()
                 session.say_end()
-            except MultiworldError as error:
-                logger.info("node %d was lost at the end: %s", session.number, error)
-        session.end(CLOSED)
+            session.end(CLOSED)
+        for node in list(self._nodes.values()):
+            node.refuse(CLOSED)
+        self._roster.close()
+        for manager in self._managers:
+            manager.close(DROP_S if drop else LEAVE_S)
+        self._release(drop)
+        self._broadcaster.close()
+        return unseen
 
     def _take(self, session: Session) -> None:
         self._sessions.append(session)
         self._nodes[session.number].take(session)
+        hello = session.hello
+        assert hello is not None
+        self._broadcaster.publish(
+            NodeJoined(node=session.number, generation=session.generation, pid=hello.pid, host=hello.host)
+        )
+
+    def _lost(self, session: Session) -> None:
+        if session.dead is not None:
+            lost = session.queue.first_unconfirmed()
+            self._broadcaster.publish(
+                NodeLost(node=session.number, generation=session.generation, reason=session.dead, first_lost=lost)
+            )
 
     def _forked(self) -> None:
         """In a forked child, where no lock is safe to take."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...errors import JoinTimeoutError, MultiworldError
+from ...errors import ChannelUnavailableError, JoinMismatchError, JoinRefusedError, JoinTimeoutError, MultiworldError
 from ...world.manager import WorldManager
 from ...world.world import World
 from ..errors import ConnectError
@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 JOIN_S = 60.0
 HELLO_S = 30.0
+RETRY_S = 0.5
+STOP_S = 0.5
+LEAVE_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +47,10 @@ class NodePlace:
 
 
 class Roster:
-    """``on_session`` is called with each session that stands, ``on_refused`` with the reason why one can't be used.
+    """``on_session`` is called with each session that stands, ``on_lost`` with one that stands no more, ``on_refused``
+    with the reason why a node can't be used.
 
-    Both on the roster's thread.
+    All on the roster's thread.
     """
 
     def __init__(
@@ -58,13 +62,15 @@ class Roster:
         num_threads: int,
         sync_points: SyncPoints,
         on_session: Callable[[Session], None],
+        on_lost: Callable[[Session], None],
         on_refused: Callable[[int, str], None],
         prepare: Callable[[int], None] = lambda number: None,
     ) -> None:
         """``prepare`` is called before each attempt to form the worlds of a node, and may block."""
         self._manager, self._bulk_manager = manager, bulk_manager
         self._backend, self._num_threads, self._sync_points = backend, num_threads, sync_points
-        self._on_session, self._on_refused, self._prepare = on_session, on_refused, prepare
+        self._on_session, self._on_lost, self._on_refused = on_session, on_lost, on_refused
+        self._prepare = prepare
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="multiworld-remote", daemon=True)
         self._thread.start()
@@ -74,30 +80,42 @@ class Roster:
         asyncio.run_coroutine_threadsafe(self._keep(place), self._loop)
 
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        """Form nothing more. Bounded: a step that is under way is not waited for."""
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    async def _end(self) -> None:
+    async def _stop(self) -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait(tasks, timeout=STOP_S)
 
     async def _keep(self, place: NodePlace) -> None:
+        """Form the worlds of a node, and again whenever it is lost. Only a node that does not fit ends that."""
+        was_there = False
         while True:
             try:
                 await self._loop.run_in_executor(None, self._prepare, place.number)
                 session = await self._form(place)
-            except JoinTimeoutError as error:
-                logger.info("node %d does not come: %s", place.number, error)
-                continue
-            except (MultiworldError, OSError) as error:
+            except (ConnectError, JoinMismatchError, ChannelUnavailableError, ValueError) as error:
                 self._on_refused(place.number, str(error))
                 return
-            self._on_session(session)
-            await _broken(session.world)
+            except JoinTimeoutError as error:
+                logger.info("node %d does not come: %s", place.number, error)
+            except (MultiworldError, OSError, asyncio.TimeoutError) as error:  # it was lost while it came
+                if isinstance(error, JoinRefusedError) and not was_there:  # as of a wrong token
+                    self._on_refused(place.number, str(error))
+                    return
+                logger.info("node %d could not be reached: %s", place.number, error)
+                await asyncio.sleep(RETRY_S)
+            else:
+                was_there = True
+                self._on_session(session)
+                await session.wait_lost()
+                self._on_lost(session)
 
     async def _form(self, place: NodePlace) -> Session:
         command_name, bulk_name = place.names
@@ -122,10 +140,19 @@ class Roster:
             self._loop.call_soon_threadsafe(_settle, came, said)
 
         session = Session(number, world, bulk, self._sync_points, on_hello=hello)
-        said = await asyncio.wait_for(came, HELLO_S)
+        lost = asyncio.ensure_future(session.wait_lost())
+        try:
+            await asyncio.wait((came, lost), timeout=HELLO_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            lost.cancel()
+        if not came.done():
+            session.abandon(f"it said nothing for {HELLO_S:g} s")
+            raise session.death("the handshake", "the start")
+        said = came.result()
         reason = mismatch(said)
         if reason:
             session.tell(Refused(reason=reason))
+            await world.leave(LEAVE_S)  # it has to hear this
             raise ConnectError(f"node {number} on {said.host}: {reason}")
         session.tell(Welcome(number=number, num_threads=self._num_threads))
         return session
@@ -151,10 +178,3 @@ def _settle(came: asyncio.Future[NodeHello], said: NodeHello) -> None:
 def _release(version: str) -> str:
     """Return a version without what says how it was built: a node may have CUDA where the master has none."""
     return version.partition("+")[0]
-
-
-async def _broken(world: World) -> None:
-    try:
-        await world.wait_broken()
-    except MultiworldError:
-        return  # it was left here

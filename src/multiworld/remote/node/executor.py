@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import torch
@@ -20,7 +20,7 @@ from .failing import describe_failure
 from .plan import Plan
 from .replies import Replies
 from .shared import Shared
-from .table import Arriving, Lost, arrive, first_lost, lose_written
+from .table import Arriving, Entry, Lost, first_lost, lose_written
 
 MAX_UNREPORTED: Final = 1024
 """Records that were executed before the node says so, if nobody waits."""
@@ -112,7 +112,7 @@ class Executor:
         """An operator that got something else than tensors did not begin: its failure is that of what it got."""
         table = self._table
         lost = first_lost(table[id_] for id_ in ids if id_ in table)
-        if lost is None and arrive(table, ids):
+        if lost is None and self._arrive(ids):
             self._run(plan, values)
             return
         if lost is None:
@@ -121,6 +121,23 @@ class Executor:
             table[id_] = lost
         if plan.writes:
             lose_written(table, [ids[place] for place in plan.writes], lost)
+
+    def _arrive(self, ids: Iterable[int]) -> bool:
+        """Wait for those of the ids that are still to arrive; one that does not is lost. False: there are none."""
+        waited = False
+        for id_ in ids:
+            entry = self._table.get(id_)
+            if type(entry) is Arriving:
+                self._make(id_, entry.wait)
+                waited = True
+        return waited
+
+    def _make(self, id_: int, make: Callable[[], Entry]) -> None:
+        """Keep what is made, or why it was not."""
+        try:
+            self._table[id_] = make()
+        except Exception as error:
+            self._table[id_] = Lost(self._failure(error))
 
     def _failure(self, error: BaseException) -> Failed:
         kind, text = describe_failure(error, self._table)
@@ -142,7 +159,7 @@ class Executor:
     def _load(self, body: bytes) -> None:
         id_, spec, memory = records.read_load(body)
         elements = torch.frombuffer(bytearray(memory), dtype=spec.dtype) if memory else torch.empty(0, dtype=spec.dtype)
-        self._table[id_] = tensor_of(elements, spec).to(spec.device)
+        self._make(id_, lambda: tensor_of(elements, spec).to(spec.device))
 
     def _arrived(self, body: bytes) -> None:
         id_ = records.read_arrived(body)
@@ -156,10 +173,9 @@ class Executor:
 
     def _fetch(self, body: bytes) -> None:
         id_, request = records.read_fetch(body)
+        self._arrive((id_,))
         self._tell_failures()
         entry = self._table.get(id_)
-        if type(entry) is Arriving:
-            entry = self._table[id_] = entry.wait()
         if isinstance(entry, Tensor):
             try:
                 self._replies.send(request, entry)
@@ -171,10 +187,10 @@ class Executor:
 
     def _ask(self, body: bytes) -> None:
         question = records.read_ask(body)
+        self._arrive(question.ids)
         self._tell_failures()
         table = self._table
         try:
-            arrive(table, question.ids)
             lost = first_lost(table[id_] for id_ in question.ids)
             if lost is not None:
                 self._replies.fail(question.request, lost.failure)

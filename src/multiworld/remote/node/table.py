@@ -36,26 +36,16 @@ def first_lost(entries: Iterable[Entry]) -> Lost | None:
     return next((entry for entry in entries if type(entry) is Lost), None)
 
 
-def arrive(table: Table, ids: Iterable[int]) -> bool:
-    """Wait for those of the ids that are still to arrive. False: there are none."""
-    waited = False
-    for id_ in ids:
-        entry = table.get(id_)
-        if type(entry) is Arriving:
-            table[id_] = entry.wait()
-            waited = True
-    return waited
-
-
 def lose_written(table: Table, ids: Iterable[int], lost: Lost) -> None:
     """Mark tensors that an operation should have written as lost, with all that share memory with them.
 
     What is in that memory now is neither the old value nor the new one.
     """
     storages = {_storage(entry) for entry in (table.get(id_) for id_ in ids) if isinstance(entry, Tensor)}
-    for id_, entry in list(table.items()):
-        if isinstance(entry, Tensor) and _storage(entry) in storages:
-            table[id_] = lost
+    if storages:  # else all were lost before
+        for id_, entry in list(table.items()):
+            if isinstance(entry, Tensor) and _storage(entry) in storages:
+                table[id_] = lost
     for id_ in ids:
         table[id_] = lost
 

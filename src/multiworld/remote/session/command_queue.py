@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from ..protocol import records
 from .origins import Origin, line_of
@@ -16,9 +17,9 @@ class CommandQueue:
 
     def __init__(self) -> None:
         self.waiting: list[Command] = []
-        self.append = self.waiting.append
+        self.append: Callable[[Command], object] = self.waiting.append
         self._freed: list[int] = []
-        self.free = self._freed.append
+        self.free: Callable[[int], object] = self._freed.append
         self._sent: deque[Command] = deque()
         self._first = 0  # position of the first in ``_sent``
         self.position = 0  # of the next record to be sent
@@ -46,10 +47,18 @@ class CommandQueue:
         return b"".join([command[0] for command in commands]), last_position
 
     def discard(self) -> None:
-        """Forget what waits: the node is lost. The oldest command that was not confirmed stays known."""
-        if not self._sent and self.waiting:
-            self._sent.append(self.waiting[0])
+        """The node is lost: forget all, and take nothing more. The oldest of the user's commands stays known."""
+        self.append, self.free = self._append_to_lost, _ignore
+        first = self._first_of_user()
+        self._sent.clear()
+        self._first = self.position
+        if first is not None:
+            self._sent.append(first)
         del self._freed[:], self.waiting[:]
+
+    def _append_to_lost(self, command: Command) -> None:
+        if not self._sent and command[2] is not None:
+            self._sent.append(command)
 
     def confirm(self, position: int) -> None:
         """All records before ``position`` were executed: their lines are needed no more."""
@@ -70,11 +79,17 @@ class CommandQueue:
 
     def first_unconfirmed(self) -> str:
         """Return the oldest operation that may be lost, with its line; empty if there is none."""
-        for command in (*self._sent, *self.waiting):
-            if command[2] is not None:
-                return f"{command[1]} at {line_of(command[2])}"
-        return ""
+        first = self._first_of_user()
+        return "" if first is None else f"{first[1]} at {line_of(first[2])}"
+
+    def _first_of_user(self) -> Command | None:
+        # ``copy`` and slices are taken at once: other threads append meanwhile.
+        return next((each for each in (*self._sent.copy(), *self.waiting[:]) if each[2] is not None), None)
 
     @property
     def num_unconfirmed(self) -> int:
         return self.position - self.confirmed
+
+
+def _ignore(id_: int) -> None:
+    """The tensor of a lost node needs no record to be freed."""

@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +16,15 @@ from torch import Tensor
 
 from ...channel.base import Payload
 from ...channel.payload.tensors import memory_of
-from ...errors import MultiworldError, WorldBrokenError
+from ...errors import (
+    MultiworldError,
+    PeerDiedError,
+    PeerLeftError,
+    PeerSilentError,
+    PeerStoppedError,
+    PeerUnreachableError,
+    WorldBrokenError,
+)
 from ...world.world import World
 from ..errors import ConnectionEndedError, NodeDeadError, NodeMemoryError, RemoteError, RemoteOperationError
 from ..lane import listen
@@ -50,6 +59,9 @@ MAX_UNCONFIRMED: Final = 64 * 1024
 """Commands that a node may be behind before the master waits for it."""
 MAX_UNCONFIRMED_BYTES: Final = 256 * 1024 * 1024
 """As above, of tensors that were sent within the commands or beside them."""
+
+MAX_FAILURES: Final = 10_000
+"""Failures of one node whose lines are kept, and which are told at the end if nobody saw them."""
 
 _ids = itertools.count(1)
 next_id = _ids.__next__
@@ -94,11 +106,17 @@ class Session:
         self._room = threading.Condition()
         self._unconfirmed_bytes: list[tuple[int, int]] = []  # position behind, bytes
         self._held_bytes = 0
+        self._death_was_seen = False
         self.timer_set = False
         self._requests = itertools.count(1)
         world.on_broken(self._lost)
         bulk.on_broken(self._bulk_lost)
         listen(world, lanes.NEWS, lanes.NODE, self._heard)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the node is lost, or the connection ended here."""
+        return self.dead is not None or self.ended is not None
 
     def __repr__(self) -> str:
         state = self.dead or self.ended or "alive"
@@ -113,7 +131,7 @@ class Session:
 
     def queued(self) -> None:
         """Something was appended to the queue: send it, now or a moment later."""
-        if len(self.queue.waiting) >= BATCH:
+        if len(self.queue.waiting) >= BATCH or self.is_over:
             self.flush()
         elif not self.timer_set:
             self.timer_set = True
@@ -121,7 +139,7 @@ class Session:
 
     def flush(self, *, may_wait: bool = True) -> None:
         """Send what is queued. Waits while the node is too far behind."""
-        if self.dead is not None or self.ended is not None:
+        if self.is_over:
             self._discard()
             return
         with self._lock:
@@ -143,23 +161,26 @@ class Session:
         packed = bytearray(batch)
         self.statistics.num_batches += 1
         if len(packed) > lanes.INLINE_BYTES:
-            self._hold(len(packed))
+            self._hold(len(packed), self.queue.position)
         try:
             if not self.world.send_bytes(packed, lanes.NODE, lanes.FIRST_STREAM):
                 message = torch.frombuffer(packed, dtype=torch.uint8)
                 self.world.start_send_tensors(message, lanes.NODE, lanes.FIRST_STREAM, None)
         except MultiworldError as error:
-            self._lose(str(error))
+            self._lose(reason_of(error))
 
     def _discard(self) -> None:
         with self._lock:
             self.queue.discard()
+            self.free = self.queue.free
+        self.timer_set = True  # nothing is sent any more
 
     # ---- how far the node is behind
 
-    def _hold(self, num_bytes: int) -> None:
+    def _hold(self, num_bytes: int, position: int) -> None:
+        """Count the bytes until all records before ``position`` are executed."""
         with self._room:
-            self._unconfirmed_bytes.append((self.queue.position, num_bytes))
+            self._unconfirmed_bytes.append((position, num_bytes))
             self._held_bytes += num_bytes
 
     def _is_behind(self) -> bool:
@@ -168,7 +189,7 @@ class Session:
     def _wait_for_room(self) -> None:
         self.statistics.num_waits += 1
         with self._room:
-            while self._is_behind() and self.dead is None and self.ended is None:
+            while self._is_behind() and not self.is_over:
                 self._room.wait()
 
     def _confirm(self, position: int) -> None:
@@ -201,6 +222,10 @@ class Session:
                 error = cls(self.number, operation, line, failed.kind, failed.text)
                 self._failures[failed.position] = self.unseen[failed.position] = error
                 self.statistics.failures += 1
+                if len(self._failures) > MAX_FAILURES:
+                    oldest = next(iter(self._failures))
+                    del self._failures[oldest]
+                    self.unseen.pop(oldest, None)
         return error
 
     def seen(self, failed: Failed) -> RemoteError:
@@ -223,7 +248,7 @@ class Session:
         arrives = Arrives(id=id_, spec=specs.to_json(spec))
         with self._lock:
             self.queue.append((records.arrived(id_), "send", origin(sys._getframe(depth))))
-            self._hold(plain.nbytes)
+            self._hold(plain.nbytes, self.queue.position + len(self.queue.waiting))
             self._tell(arrives, lanes.ARRIVALS)
         self.queued()
         try:
@@ -231,7 +256,7 @@ class Session:
             if wait:
                 self.bulk.wait_thread(sending, lanes.NODE, None)
         except MultiworldError as error:
-            self._lose(str(error))
+            self._lose(reason_of(error))
         return spec
 
     # ---- values from the node
@@ -292,13 +317,14 @@ class Session:
 
     def settle(self) -> None:
         """Wait until all that was issued is executed, at the end: this is no sync point of the program's."""
-        request, position = self._request(records.sync, "close")
+        request, position = self._request(records.sync, "close", is_users=False)
         self._reply(request, position, "close", "the end")
 
     @plainly
     def say_end(self) -> None:
         """Tell the node that its master is done: an empty batch."""
-        self.world.start_send_tensors(torch.empty(0, dtype=torch.uint8), lanes.NODE, lanes.FIRST_STREAM, None)
+        with suppress(MultiworldError):  # it was lost in this moment
+            self.world.start_send_tensors(torch.empty(0, dtype=torch.uint8), lanes.NODE, lanes.FIRST_STREAM, None)
 
     def ask_statistics(self) -> NodeStatistics:
         request = next(self._requests)
@@ -316,15 +342,16 @@ class Session:
         try:
             self.world.start_send_tensors(encoded, lanes.NODE, tag, None)
         except MultiworldError as error:
-            self._lose(str(error))
+            self._lose(reason_of(error))
 
-    def _request(self, record: Callable[[int], bytes], operation: str) -> tuple[int, int]:
+    def _request(self, record: Callable[[int], bytes], operation: str, *, is_users: bool = True) -> tuple[int, int]:
         """Queue a record that is answered, and send it; return the request, and the position of its record."""
         request = next(self._requests)
-        if self.dead is not None or self.ended is not None:
+        if self.is_over:
             return request, self.queue.position
         with self._lock:
-            batch, position = self.queue.take((record(request), operation, origin(sys._getframe(2))))
+            place = origin(sys._getframe(2)) if is_users else None
+            batch, position = self.queue.take((record(request), operation, place))
             self._send(batch)
         return request, position
 
@@ -375,7 +402,28 @@ class Session:
             raise self.death(operation, line)
 
     def death(self, operation: str, line: str) -> NodeDeadError:
+        """Return the error for an operation that needs the node, which is lost."""
+        self._death_was_seen = True
         return NodeDeadError(self.number, operation, line, self.dead or "", self.queue.first_unconfirmed())
+
+    def unseen_errors(self) -> list[RemoteError]:
+        """Return what nobody got: failures, and the loss of the node if commands were lost with it."""
+        with self._lock:
+            unseen: list[RemoteError] = list(self.unseen.values())
+        if self.dead is not None and not self._death_was_seen and self.queue.first_unconfirmed():
+            unseen.append(self.death("the end of the program", "the end"))
+        return unseen
+
+    async def wait_lost(self) -> None:
+        """Wait until the node is lost, or the connection ended here."""
+        with suppress(MultiworldError):  # it ended here
+            await self.world.wait_broken()
+        if not self.is_over:
+            self._lost()
+
+    def abandon(self, reason: str) -> None:
+        """Take the node for lost."""
+        self._lose(reason)
 
     def end(self, reason: str) -> None:
         """The connection ends here; its tensors can't be used any more."""
@@ -386,19 +434,48 @@ class Session:
     def _error_of(self, error: BaseException, operation: str, line: str) -> Exception:
         if self.ended is not None:
             return ConnectionEndedError(self.ended)
-        self._lose(str(error))
+        self._lose(reason_of(error))
         return self.death(operation, line)
 
     def _lost(self) -> None:
         error = self.world.error
-        self._lose("the connection was closed" if error is None else str(error))
+        self._lose("the connection was closed" if error is None else reason_of(error))
 
     def _bulk_lost(self) -> None:
         error = self.bulk.error
-        self._lose("the connection for large tensors was closed" if error is None else str(error))
+        self._lose("the connection for large tensors was closed" if error is None else reason_of(error))
 
     def _lose(self, reason: str) -> None:
-        if self.dead is None:
+        """On any thread, which may hold locks of the world that broke: it only notes the loss."""
+        is_first = not self.is_over
+        if is_first:
             self.dead = reason
         with self._room:
             self._room.notify_all()
+        if is_first:
+            self.world.later(0.0, self._clear)
+
+    def _clear(self) -> None:
+        """Give up what waits for a lost node, and the world of the two that may still stand."""
+        self._discard()
+        with self._room:
+            self._unconfirmed_bytes.clear()
+        self._failures.clear()
+        self.world.abort()
+        self.bulk.abort()
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what happened to the node, without the advice that is for those who use worlds."""
+    if not isinstance(error, WorldBrokenError):
+        return str(error)
+    return f"{_WHAT_HAPPENED.get(type(error), 'the connection broke')}: {error.cause}"
+
+
+_WHAT_HAPPENED: Final[dict[type[WorldBrokenError], str]] = {
+    PeerDiedError: "it died",
+    PeerStoppedError: "it is stopped",
+    PeerSilentError: "it is silent",
+    PeerUnreachableError: "it cannot be reached",
+    PeerLeftError: "it left",
+}

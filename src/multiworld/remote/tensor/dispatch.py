@@ -13,6 +13,7 @@ from ..protocol.template import Keywords
 from ..session.session import Session
 from .foreseeing import name_of
 from .moving import send
+from .places import of_several_nodes
 from .planned import BY_VALUE, PLANS, apply_changes, run_first
 from .special import SPECIAL
 
@@ -98,7 +99,7 @@ def _dispatch_mixed(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keyw
     sessions = [each._session for each in _tensors_of((*args, *kwargs.values())) if type(each) is cls]
     for session in sessions:
         if session is not sessions[0]:
-            raise _of_several_nodes(name_of(func), sessions[0], session)
+            raise of_several_nodes(name_of(func), sessions[0], session)
 
     def travel(value: Any) -> Any:
         if isinstance(value, Tensor) and type(value) is not cls:
@@ -120,14 +121,6 @@ def _sent(cls: type[Any], func: Any, session: Session, tensor: Tensor) -> Any:
         f"node {session.number}",
         f"the master (shape {tuple(tensor.shape)}, {tensor.dtype})",
         f"Send it first: nodes[{session.number}].send(tensor), or tensor.to('remote:{session.number}')",
-    )
-
-
-def _of_several_nodes(operation: str, one: Session, other: Session) -> Exception:
-    if one.number == other.number:  # of two generations
-        return (one if one.dead is not None else other).death(operation, "an operand of an earlier generation")
-    return PlaceMismatchError(
-        operation, f"node {one.number}", f"node {other.number}", f"Move one of them: tensor.to_node({one.number})"
     )
 
 

@@ -69,9 +69,9 @@ class Plan:
         queue = session.queue
         number = self.number
         if number not in session.known_plans:
+            queue.append((self._define, self.name, None))  # first: another thread takes what is known for sent
             session.known_plans.add(number)
             self._known_by.append(weakref.ref(session))
-            queue.append((self._define, self.name, None))
         if self._returns is None:
             id_ = next_id()
             result: Any = make(cls, session, self._single, id_)

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import torch
 
-from ..errors import PlaceMismatchError
 from ..protocol.template import Keywords
 from .moving import send, values_of
+from .places import of_several_nodes
 from .planned import run_first
 
 Special = Callable[[type[Any], Any, Sequence[Any], Keywords], Any]
@@ -33,8 +33,7 @@ def _copy(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords) -> A
     if type(source) is not cls:
         source = send(cls, session, source)
     elif source._session is not session:
-        here, there = f"node {session.number}", f"node {source._session.number}"
-        raise PlaceMismatchError("copy_", here, there, f"Move the source: source.to_node({session.number})")
+        raise of_several_nodes("copy_", session, source._session)
     key = (id(func), target._spec, source._spec, (2, bool(args[2])) if len(args) > 2 else None)
     return run_first(cls, func, [target, source, *args[2:]], kwargs, session, key, [target._id, source._id], [])
 
