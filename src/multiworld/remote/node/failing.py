@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .table import Table
+from .table import Table, memory_id
 
 OUT_OF_MEMORY = "out of memory"
 _SHOWN_CHARACTERS = 2000
@@ -17,7 +17,7 @@ def describe_failure(error: BaseException, table: Table) -> tuple[str, str]:
     text = str(error)[:_SHOWN_CHARACTERS] or "no text"
     if not _is_out_of_memory(error):
         return type(error).__name__, text
-    live = sorted((entry for entry in table.values() if isinstance(entry, Tensor)), key=_num_bytes, reverse=True)
+    live = sorted(_one_of_each_memory(table), key=_num_bytes, reverse=True)
     total = sum(_num_bytes(tensor) for tensor in live)
     largest = ", ".join(f"{tuple(each.shape)} {each.dtype} ({_num_bytes(each):,} B)" for each in live[:_SHOWN_TENSORS])
     first = text.splitlines()[0]
@@ -31,5 +31,18 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
 
 
+def _one_of_each_memory(table: Table) -> list[Tensor]:
+    """Return a tensor for each memory that is in use: views have none of their own."""
+    by_memory: dict[int, Tensor] = {}
+    for entry in list(table.values()):
+        if isinstance(entry, Tensor):
+            by_memory.setdefault(memory_id(entry), entry)
+    return list(by_memory.values())
+
+
 def _num_bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    """Return how many bytes its memory has, also where it is a view of a part."""
+    try:
+        return tensor.untyped_storage().nbytes()
+    except (NotImplementedError, RuntimeError):  # sparse
+        return tensor.numel() * tensor.element_size()

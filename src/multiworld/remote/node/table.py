@@ -41,16 +41,17 @@ def lose_written(table: Table, ids: Iterable[int], lost: Lost) -> None:
 
     What is in that memory now is neither the old value nor the new one.
     """
-    storages = {_storage(entry) for entry in (table.get(id_) for id_ in ids) if isinstance(entry, Tensor)}
+    storages = {memory_id(entry) for entry in (table.get(id_) for id_ in ids) if isinstance(entry, Tensor)}
     if storages:  # else all were lost before
         for id_, entry in list(table.items()):
-            if isinstance(entry, Tensor) and _storage(entry) in storages:
+            if isinstance(entry, Tensor) and memory_id(entry) in storages:
                 table[id_] = lost
     for id_ in ids:
         table[id_] = lost
 
 
-def _storage(tensor: Tensor) -> int:
+def memory_id(tensor: Tensor) -> int:
+    """Return a number that all tensors have which share one memory."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):  # sparse: it has none

@@ -365,19 +365,18 @@ class Session:
         return self._read(payload, position)
 
     def _read(self, payload: Payload, position: int | None) -> Any:
-        """Return what a reply says; raise the failure that it tells."""
+        """Return what a reply says; raise the failure that it tells. ``position``: of the record that it answers."""
+        said: Any = payload
+        error = None
+        if position is None or not isinstance(payload, Tensor):
+            assert isinstance(payload, list)
+            said = TO_MASTER.decode(memory_of(payload[0]))
+            if isinstance(said, Failed):
+                error = self.seen(said)  # before its line is forgotten
         if position is not None:
-            reply = payload if isinstance(payload, Tensor) else None
-            if reply is not None:
-                self._confirm(position)
-                return reply
-        assert isinstance(payload, list)
-        said = TO_MASTER.decode(memory_of(payload[0]))
-        if isinstance(said, Failed):
-            error = self.seen(said)
+            self._confirm(position + 1)
+        if error is not None:
             raise type(error)(*error.args)
-        if position is not None:
-            self._confirm(position)
         return said
 
     @plainly

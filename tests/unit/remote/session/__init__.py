@@ -1,0 +1,1 @@
+"""The master's end of one node."""

@@ -1,0 +1,166 @@
+"""A node that is lost: whatever waits for it ends, operations on its tensors cost nothing, and errors are seen."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from multiworld.remote import ConnectionEndedError, NodeDeadError, RemoteOperationError
+from multiworld.remote.master.node import Node
+from multiworld.remote.session import session as sessions
+
+from ..fake_node import FakeNode, values
+
+
+def lost_of(fake: FakeNode) -> NodeDeadError:
+    with pytest.raises(NodeDeadError) as caught:
+        fake.session.check_usable("a test")
+    return caught.value
+
+
+def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[BaseException]]:
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, errors
+
+
+def test_operations_on_tensors_of_a_lost_node_keep_nothing_and_wait_for_nothing(fake: FakeNode) -> None:
+    x = fake.node.zeros(3)
+    values(x)
+    x.add_(1)
+    fake.lose()
+    fake.run_timers()
+    for _ in range(1000):
+        x = x + 1
+    queue = fake.session.queue
+    assert (len(queue.waiting), len(queue._sent), len(queue._freed), fake.world.timers) == (0, 1, 0, [])
+    with pytest.raises(NodeDeadError, match=r"aten\.add_\.Tensor at .*test_losing\.py") as caught:
+        values(x)
+    assert (caught.value.operation, caught.value.node, caught.value.reason) == (
+        "fetch",
+        1,
+        "the connection broke: killed",
+    )
+    assert caught.value.line.endswith("in values")
+
+
+def test_a_tensor_of_an_earlier_generation_beside_one_of_the_next_names_the_loss(fake: FakeNode) -> None:
+    old = fake.node.zeros(3)
+    fake.lose()
+    with FakeNode() as replacement:
+        new = replacement.node.ones(3)
+        for call in (lambda: new + old, lambda: old + new, lambda: new.copy_(old), lambda: torch.cat([new, old])):
+            with pytest.raises(NodeDeadError, match=r"needed at .*test_losing\.py"):
+                call()
+        assert values(new).tolist() == [1, 1, 1]
+
+
+def test_one_world_that_breaks_takes_the_other_with_it(fake: FakeNode) -> None:
+    fake.bulk.lose("cut")
+    fake.run_timers()
+    assert fake.world.error is not None
+    fake.there._world.lose("gone")  # type: ignore[attr-defined]
+    assert lost_of(fake).reason == "the connection broke: cut"
+
+
+def test_fetches_that_wait_in_threads_and_coroutines_end_with_the_node() -> None:
+    fake = FakeNode()
+    x = fake.node.zeros(3)
+    release = threading.Event()
+    fake.there._executor.execute = lambda batch: release.wait(10)  # type: ignore[assignment]
+
+    async def fetched() -> None:
+        await x.fetched()
+
+    waits = [in_thread(lambda: values(x)), in_thread(lambda: asyncio.run(fetched())), in_thread(fake.node.synchronize)]
+    while fake.sync_points.total < len(waits):
+        threading.Event().wait(0.001)
+    release.set()
+    fake.lose()
+    for thread, errors in waits:
+        thread.join(10)
+        assert [type(error) for error in errors] == [NodeDeadError]
+
+
+def test_a_wait_for_room_ends_with_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_UNCONFIRMED", 200)
+    fake = FakeNode()
+    release = threading.Event()
+    fake.there._executor.execute = lambda batch: release.wait(10)  # type: ignore[assignment]
+    x = fake.node.zeros(3)
+
+    def add_often() -> None:
+        for _ in range(1000):
+            x.add_(1)
+
+    thread, errors = in_thread(add_often)
+    while not fake.session.statistics.num_waits:
+        threading.Event().wait(0.001)
+    release.set()
+    fake.lose()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert errors == []
+
+
+def test_bytes_of_large_tensors_count_only_until_the_node_has_taken_them(fake: FakeNode) -> None:
+    for _ in range(3):
+        fake.node.send(torch.zeros(100_000))
+    fake.session.flush()
+    fake.node.synchronize()
+    assert fake.session._held_bytes == 0
+    fake.node.send(torch.zeros(100_000))
+    assert fake.session._held_bytes == 400_000
+    fake.session.flush()
+    fake.close()
+    assert fake.session._held_bytes == 0  # it was told without a wait: a master that waits for room sends nothing more
+
+
+def test_errors_that_nobody_saw_are_known_at_the_end(fake: FakeNode) -> None:
+    seen, unseen = (fake.node.zeros(3).index_select(0, fake.node.send(torch.tensor([number]))) for number in (8, 9))
+    with pytest.raises(RemoteOperationError, match="index"):
+        values(seen)
+    fake.node.synchronize()
+    assert unseen.shape == (1,)
+    assert [str(error).count("test_losing.py") for error in fake.session.unseen_errors()] == [1]
+    fake.node.zeros(3)
+    fake.lose()
+    failure, death = fake.session.unseen_errors()
+    assert (type(failure), type(death)) == (RemoteOperationError, NodeDeadError)
+    assert "aten.zeros.default" in str(death)
+
+
+def test_a_node_that_is_lost_after_all_was_confirmed_is_no_error_at_the_end(fake: FakeNode) -> None:
+    values(fake.node.zeros(3))
+    fake.lose()
+    assert fake.session.unseen_errors() == []
+
+
+def test_the_failures_that_are_kept_are_bounded(fake: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_FAILURES", 10)
+    index = fake.node.send(torch.tensor([9]))
+    for _ in range(25):
+        last = fake.node.zeros(3).index_select(0, index)
+    fake.node.synchronize()
+    assert (len(fake.session._failures), len(fake.session.unseen)) == (10, 10)
+    with pytest.raises(RemoteOperationError, match=r"test_losing\.py"):
+        values(last)
+
+
+def test_use_after_the_end_names_the_end(node: Node, fake: FakeNode) -> None:
+    x = node.zeros(3)
+    fake.close()
+    with pytest.raises(ConnectionEndedError, match="the test is over"):
+        values(x + 1)
