@@ -31,6 +31,7 @@ EXAMPLE = "tests/examples/test_examples.py::test_the_example_for_the_launcher_lo
 WORKER = f"{LAUNCHER}::test_a_worker_that_is_killed_gets_its_rank_and_world_back"
 CHANNEL = "tests/process/test_channel_conformance.py::install_documented_channel"
 EXEC = "tests/process/test_exec.py"
+REMOTE = "tests/examples/test_docs_remote.py"
 SLURM = "tests/process/test_elastic_slurm.py"
 
 COVER: dict[tuple[str, str], tuple[str, ...]] = {
@@ -83,6 +84,11 @@ COVER: dict[tuple[str, str], tuple[str, ...]] = {
     ("docs/pipelines.md", "spot instances of GCP"): (LINES, f"{PIPELINES}::{SHOWN}"),
     ("docs/process-groups.md", "manager.blocking.join"): (f"{FRAGMENTS}::test_the_training_loop_of_process_groups",),
     ("docs/process-groups.md", "HashStore()"): (f"{FRAGMENTS}::test_the_default_group_of_one_process",),
+    ("docs/remote.md", 'title="remote_session.py"'): (f"{REMOTE}::test_a_model_trains_on_a_node_and_one_line_waits",),
+    ("docs/remote.md", "multiworld nodes serve"): (LINES,),
+    ("docs/remote.md", 'title="remote_errors.py"'): (
+        f"{REMOTE}::test_what_needs_a_failed_operation_says_where_that_was_issued",
+    ),
     ("docs/schedulers.md", "SBATCH --nodes=4"): (LINES, SLURM),
     ("docs/schedulers.md", "SBATCH --signal"): (LINES, SLURM),
     ("docs/schedulers.md", "kubectl create secret"): (LINES, "tests/unit/elastic/schedulers/test_kubernetes.py"),

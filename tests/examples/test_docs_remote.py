@@ -1,0 +1,52 @@
+"""The programs of the page on remote tensors run as printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.examples.test_docs import code_block
+
+pytestmark = pytest.mark.process
+
+PAGE = "docs/remote.md"
+
+
+def written(folder: Path, name: str) -> Path:
+    """Write a program of the page to a file."""
+    path = folder / name
+    path.write_text(code_block(PAGE, f'title="{name}"'))
+    return path
+
+
+def output_of(path: Path) -> str:
+    """Run a program of the page to its end, with one thread, as two nodes share two cores."""
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(
+        [sys.executable, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=50, env=variables
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert not ran.stderr
+    return ran.stdout
+
+
+def test_a_model_trains_on_a_node_and_one_line_waits(tmp_path: Path) -> None:
+    printed = output_of(written(tmp_path, "remote_session.py"))
+    loss, syncs = re.fullmatch(r"loss ([0-9.]+), after (\d+) wait\n", printed).groups()  # type: ignore[union-attr]
+    assert float(loss) < 1.0
+    assert syncs == "1"
+
+
+def test_what_needs_a_failed_operation_says_where_that_was_issued(tmp_path: Path) -> None:
+    path = written(tmp_path, "remote_errors.py")
+    printed = output_of(path)
+    kept, failed, *_ = printed.splitlines()
+    assert kept == "tensor([1., 1., 1., 1., 1., 1., 1., 1., 1., 1.])"
+    assert "aten.index.Tensor failed on node 1: IndexError" in failed
+    (line,) = (number for number, text in enumerate(path.read_text().splitlines(), 1) if "row = table" in text)
+    assert f"{path}:{line}" in printed
