@@ -17,19 +17,17 @@ pytestmark = pytest.mark.process
 PAGE = "docs/remote.md"
 
 
-def written(folder: Path, name: str) -> Path:
-    """Write a program of the page to a file."""
+def written(folder: Path, name: str, page: str = PAGE, text: str = "") -> Path:
+    """Write a program of a page to a file: the one of that name, or with that text."""
     path = folder / name
-    path.write_text(code_block(PAGE, f'title="{name}"'))
+    path.write_text(code_block(page, text or f'title="{name}"'))
     return path
 
 
 def output_of(path: Path) -> str:
     """Run a program of the page to its end, with one thread, as two nodes share two cores."""
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run(
-        [sys.executable, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=50, env=variables
-    )
+    ran = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=50, env=variables)
     assert ran.returncode == 0, ran.stderr
     assert not ran.stderr
     return ran.stdout
@@ -50,3 +48,8 @@ def test_what_needs_a_failed_operation_says_where_that_was_issued(tmp_path: Path
     assert "aten.index.Tensor failed on node 1: IndexError" in failed
     (line,) = (number for number, text in enumerate(path.read_text().splitlines(), 1) if "row = table" in text)
     assert f"{path}:{line}" in printed
+
+
+def test_the_lines_of_the_readme(tmp_path: Path) -> None:
+    printed = output_of(written(tmp_path, "readme.py", "README.md", "from multiworld import remote"))
+    assert len(re.findall(r"-?[0-9.]+", printed)) == 9
