@@ -14,6 +14,7 @@ from ..protocol.outcomes import flat
 from ..protocol.specs import Spec
 from ..protocol.template import FLOAT, GENERATOR, TENSOR, Slot, Template
 from .operators import ALLOWED, Operator, OperatorRefusedError, find_operator
+from .workspaces import WORKSPACES, with_workspace
 
 Build = Callable[[Iterator[Tensor], Iterator[float]], Any]
 
@@ -40,6 +41,7 @@ class Plan:
         "_plain",
         "_reshapes",
         "_single",
+        "_workspace",
         "function",
         "is_plain",
         "is_usual",
@@ -55,6 +57,9 @@ class Plan:
         """An operator that the node refuses is refused in each call: the records of its calls are to be counted."""
         self.operator = template.operator
         self.function = _operator_or_refusal(template.operator, allowed)
+        self._workspace = WORKSPACES.get(template.operator)
+        if self._workspace is not None:
+            self.function = with_workspace(self.function)
         self.outputs, self.writes = template.outputs, template.writes
         self.num_outputs, self.num_tensors = template.num_outputs, template.num_tensors
         self.numbers = template.numbers
@@ -85,6 +90,8 @@ class Plan:
         found = flat(returned)
         if len(found) != len(self.outputs):
             raise UnforeseenOutputError(self.operator, f"{len(found)} tensors, not {len(self.outputs)}")
+        if self._workspace is not None:
+            return found  # type: ignore[return-value]
         pairs = [(each, spec) for each, spec in zip(found, self.outputs, strict=True) if spec is not None]
         if not self._checked:
             self._conform = not self._are_as_foreseen(pairs)
