@@ -4,9 +4,11 @@ See ``docs/remote.md``.
 """
 
 from .connecting.connect import connect
+from .device_name.use import use_device_name
 from .errors import (
     ConnectError,
     ConnectionEndedError,
+    DeviceNameError,
     NodeDeadError,
     NodeMemoryError,
     PlaceMismatchError,
@@ -25,6 +27,7 @@ from .tensor.remote_tensor import RemoteTensor
 __all__ = [
     "ConnectError",
     "ConnectionEndedError",
+    "DeviceNameError",
     "Node",
     "NodeDeadError",
     "NodeEvent",
@@ -41,4 +44,5 @@ __all__ = [
     "connect",
     "local",
     "no_sync",
+    "use_device_name",
 ]

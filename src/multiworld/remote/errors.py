@@ -103,3 +103,17 @@ class ConnectError(RemoteError):
 
     def __str__(self) -> str:
         return self.reason
+
+
+class DeviceNameError(RemoteError):
+    """``remote.use_device_name()`` can't have PyTorch's place for one more device type (``reason``)."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f'"remote:N" can\'t be a device in this process: {self.reason}. PyTorch has place for one. '
+            "All else works without the name: nodes[1].load(model), nodes[1].send(tensor), tensor.fetch()"
+        )

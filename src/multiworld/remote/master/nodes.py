@@ -12,6 +12,7 @@ from ...world.subscription import Broadcaster, Subscription
 from ..errors import ConnectError, ConnectionEndedError, NodeDeadError, RemoteError
 from ..events import NodeEvent, NodeJoined, NodeLost
 from ..protocol.messages import Drop
+from ..session import open_connections
 from ..session.session import Session
 from ..session.statistics import NodesStatistics
 from ..session.sync_points import SyncPoints
@@ -73,6 +74,7 @@ class Nodes(Mapping[int, Node]):
         for place in places:
             self._roster.add(place)
         self._ending = Ending(self.close, self._forked)
+        open_connections.opened(self)
 
     def __getitem__(self, number: int) -> Node:
         node = self._nodes.get(number)
@@ -118,6 +120,17 @@ class Nodes(Mapping[int, Node]):
         for node in self._nodes.values():
             node.synchronize()
 
+    @property
+    def numbers(self) -> list[int]:
+        return list(self._nodes)
+
+    def session_of(self, number: int) -> Session:
+        """Return the present session of a node. Raises ConnectError, NodeDeadError."""
+        return self[number].session()
+
+    def alive_sessions(self) -> list[Session]:
+        return [node.session() for node in self._nodes.values() if node.is_alive]
+
     def manual_seed(self, seed: int) -> None:
         """Seed the generators of all nodes that are alive."""
         for node in self._nodes.values():
@@ -142,6 +155,7 @@ class Nodes(Mapping[int, Node]):
         if not self._is_open or os.getpid() != self._pid:
             return []
         self._is_open = False
+        open_connections.closed(self)
         self._ending.cancel()
         try:
             if not drop:

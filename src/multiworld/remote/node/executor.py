@@ -45,6 +45,8 @@ class Executor:
             Kind.ARRIVED: self._arrived,
             Kind.FETCH: self._fetch,
             Kind.SEED: lambda body: torch.manual_seed(records.read_seed(body)),
+            Kind.KEEP_GENERATOR: self._keep_generator,
+            Kind.RESTORE_GENERATOR: self._restore_generator,
             Kind.ASK: self._ask,
             Kind.SYNC: self._sync,
         }
@@ -155,6 +157,20 @@ class Executor:
         table = self._table
         for id_ in records.read_free(body):
             table.pop(id_, None)
+
+    def _keep_generator(self, body: bytes) -> None:
+        self._table[records.read_generator(body)] = torch.get_rng_state()
+
+    def _restore_generator(self, body: bytes) -> None:
+        state = self._table.get(records.read_generator(body))
+        try:
+            if type(state) is Arriving:
+                state = state.wait()
+            if not isinstance(state, Tensor):
+                raise ProtocolError(f"no state of a generator: {state!r}")
+            torch.set_rng_state(state)
+        except Exception as error:  # the state of another release, or a lost one
+            self._failure(error)
 
     def _load(self, body: bytes) -> None:
         id_, spec, memory = records.read_load(body)

@@ -48,6 +48,10 @@ class Kind(IntEnum):
     """Call an operator whose outcome the master cannot foresee, and tell it."""
     SYNC = 9
     """Tell the master that all before this was executed."""
+    KEEP_GENERATOR = 20
+    """Keep the state of the generator of the node's CPU as a tensor."""
+    RESTORE_GENERATOR = 21
+    """Give the generator the state that such a tensor has."""
 
 
 class Fetch(NamedTuple):
@@ -161,6 +165,19 @@ def read_ask(body: bytes) -> Ask:
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise ProtocolError(f"a bad question: {error}") from None
     return question
+
+
+def keep_generator(id_: int) -> bytes:
+    return record(Kind.KEEP_GENERATOR, _ID.pack(id_))
+
+
+def restore_generator(id_: int) -> bytes:
+    return record(Kind.RESTORE_GENERATOR, _ID.pack(id_))
+
+
+def read_generator(body: bytes) -> int:
+    """Return the id of the tensor with the state."""
+    return int(_unpack(_ID, body)[0])
 
 
 def sync(request: int) -> bytes:

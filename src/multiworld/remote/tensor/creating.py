@@ -10,8 +10,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..protocol.template import Keywords
+from ..session.open_connections import session_of
 from ..session.session import Session
 from .moving import send
+from .naming import node_of
 from .planned import create
 
 _OF_A_VALUE = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
@@ -31,7 +33,12 @@ class OnNode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return send(self._cls, self._session(), args[0])
         if _has_tensor(args) or _has_tensor((kwargs or {}).values()):
             return func(*args, **(kwargs or {}))
-        return create(self._cls, self._session(), func, args, dict(kwargs or {}))
+        told = dict(kwargs or {})
+        number = node_of(told.get("device"))
+        if number is None:
+            return create(self._cls, self._session(), func, args, told)
+        told["device"] = torch.device("cpu")
+        return create(self._cls, session_of(number), func, args, told)
 
 
 def _has_tensor(values: Any) -> bool:

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from ..errors import PlaceMismatchError
 from ..protocol.template import Keywords
+from ..session.open_connections import session_of
 from ..session.session import Session
 from .foreseeing import name_of
-from .moving import send
+from .moving import Place, copied, send, values_of
+from .naming import node_of
 from .places import of_several_nodes
 from .planned import BY_VALUE, PLANS, apply_changes, run_first
 from .special import SPECIAL
@@ -21,6 +23,9 @@ SMALL_BYTES: Final = 4096
 """A tensor of the master travels with a call if it is no larger; a larger one has to be sent by the user."""
 
 _NOTHING: Final[Keywords] = {}
+_ONLY_READ: Final = "state_steps"
+"""The schema of fused Adagrad says that it writes them, and it does not."""
+_ADD: Final = torch.ops.aten.add.Tensor
 _FLOAT: Final = 0.5  # stands for any float in a key
 
 
@@ -88,7 +93,18 @@ def dispatch(cls: type[Any], func: Any, types: Any, args: Sequence[Any] = (), kw
     if special is not None:
         return special(cls, func, args, kwargs or _NOTHING)
     assert session is not None, f"{func} without a remote tensor"
+    if kwargs and node_of(kwargs.get("device")) is not None:
+        return _on_device(cls, func, args, kwargs, session)
     return run_first(cls, func, args, kwargs or _NOTHING, session, tuple(key), ids, floats)
+
+
+def _on_device(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords, session: Session) -> Any:
+    """A call that says ``device="remote:N"``: it runs where its operands are, and the result goes to that node."""
+    number = node_of(kwargs["device"])
+    there = session_of(number or 0)
+    told = {**kwargs, "device": torch.device("cpu")}
+    result = func(*args, **told)
+    return result if there is session else copied(cls, result, Place(there), name_of(func))
 
 
 def _dispatch_mixed(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords) -> Any:
@@ -96,6 +112,9 @@ def _dispatch_mixed(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keyw
     special = SPECIAL.get(func)
     if special is not None:
         return special(cls, func, args, kwargs)
+    _check_written(cls, func, args, kwargs)
+    if func is _ADD and torch._C._current_graph_task_id() != -1:  # gradients of a tensor of the master, from two places
+        return func(*[values_of(each, "backward") if type(each) is cls else each for each in args], **kwargs)
     sessions = [each._session for each in _tensors_of((*args, *kwargs.values())) if type(each) is cls]
     for session in sessions:
         if session is not sessions[0]:
@@ -110,6 +129,20 @@ def _dispatch_mixed(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keyw
 
     sent = {name: travel(value) for name, value in kwargs.items()}
     return dispatch(cls, func, (), [travel(value) for value in args], sent)
+
+
+def _check_written(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords) -> None:
+    """Raises PlaceMismatchError if a call writes a tensor of the master: what travels is a copy."""
+    if not func._schema.is_mutable:
+        return
+    for place, argument in enumerate(func._schema.arguments):
+        value = args[place] if place < len(args) else kwargs.get(argument.name)
+        if argument.alias_info is None or not argument.alias_info.is_write or argument.name == _ONLY_READ:
+            continue
+        for each in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(each, Tensor) and type(each) is not cls:
+                advice = "Fetch the other operands, or send this one"
+                raise PlaceMismatchError(name_of(func), "the master, and is written", "a node", advice)
 
 
 def _sent(cls: type[Any], func: Any, session: Session, tensor: Tensor) -> Any:

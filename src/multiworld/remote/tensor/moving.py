@@ -1,8 +1,8 @@
-"""Values between the master and a node."""
+"""Values between the master and nodes. All copies from place to place come here, those of autograd too."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,16 @@ from ..errors import UnsupportedOperationError
 from ..protocol.specs import number_of, spec_of
 from ..session.session import Session, next_id
 from .wrapping import make
+
+
+class Place(NamedTuple):
+    """``session``: of a node; None: the master. ``device``: on that node."""
+
+    session: Session | None
+    device: str = "cpu"
+
+
+MASTER = Place(None)
 
 
 def send(cls: type[Any], session: Session, tensor: Tensor, *, wait: bool = True) -> Any:
@@ -27,3 +37,43 @@ def values_of(tensor: Any, operation: str = "fetch") -> Tensor:
     """Return a local copy of a remote tensor, with its strides. A sync point; raises as ``Session.fetch``."""
     spec = spec_of(tensor._spec)
     return tensor._session.fetch(tensor._id, spec, operation)  # type: ignore[no-any-return]
+
+
+def place_of(tensor: Any) -> Place:
+    session = getattr(tensor, "_session", None)
+    return MASTER if session is None else Place(session, spec_of(tensor._spec).device)
+
+
+def moved(cls: type[Any], tensor: Any, place: Place, operation: str = "to") -> Any:
+    """Return a copy of a tensor elsewhere, and gradients come back. From a node to the master it waits.
+
+    ``cls``: of remote tensors. Raises RemoteOperationError, NodeDeadError.
+    """
+    return _Move.apply(cls, tensor, place, operation)  # type: ignore[no-untyped-call]
+
+
+def copied(cls: type[Any], tensor: Any, place: Place, operation: str) -> Any:
+    """As ``moved``, below autograd. Between nodes the values go through the master."""
+    here = place_of(tensor)
+    if place.session is None:
+        return values_of(tensor, operation)
+    if here.session is not place.session:
+        local = tensor if here.session is None else values_of(tensor, operation)
+        tensor = send(cls, place.session, local)
+    if spec_of(tensor._spec).device == place.device:
+        return tensor
+    return torch.ops.aten._to_copy.default(tensor, device=torch.device(place.device))
+
+
+class _Move(torch.autograd.Function):
+    """A copy to another place; its gradient goes the other way."""
+
+    @staticmethod
+    def forward(ctx: Any, cls: type[Any], tensor: Any, place: Place, operation: str) -> Any:
+        ctx.cls, ctx.back = cls, place_of(tensor)
+        return copied(cls, tensor.detach(), place, operation)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        home = gradient if place_of(gradient) == ctx.back else moved(ctx.cls, gradient, ctx.back, "backward")
+        return None, home, None, None

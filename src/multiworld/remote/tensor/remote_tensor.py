@@ -9,10 +9,16 @@ from torch import Tensor
 
 from ..errors import UnsupportedOperationError
 from ..protocol.specs import Spec, spec_of
+from ..session.open_connections import session_of
 from ..session.session import Session
+from . import conversion, copying
 from .devices import device_of, moved_to
 from .dispatch import dispatch
-from .moving import values_of
+from .foreseeing import meta_of
+from .metadata import set_data
+from .moving import MASTER, Place, moved, values_of
+from .naming import DeviceName, named
+from .wrapping import LABEL
 
 
 class RemoteTensor(Tensor):
@@ -41,6 +47,11 @@ class RemoteTensor(Tensor):
     # ---- where it is
 
     @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """``remote:N`` if the program uses the device name; else the label of the wrapper here, ``cpu``."""
+        return named(self._session.number) if DeviceName.in_use else LABEL
+
+    @property
     def spec(self) -> Spec:
         """Its shape, strides, dtype, and its device on the node."""
         return spec_of(self._spec)
@@ -54,6 +65,23 @@ class RemoteTensor(Tensor):
         device = torch.device(self.spec.device)
         return -1 if device.type == "cpu" else device.index or 0
 
+    @property
+    def data(self) -> Any:
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        set_data(self, value)
+
+    # ---- to other places
+
+    to = conversion.to
+
+    def to_node(self, number: int) -> Any:
+        """Return a copy on another node; itself if it is there."""
+        session = session_of(number)
+        return self if session is self._session else moved(type(self), self, Place(session), "to_node")
+
     def cuda(
         self, device: int | str | torch.device | None = None, non_blocking: bool = False, memory_format: Any = None
     ) -> RemoteTensor:
@@ -62,6 +90,30 @@ class RemoteTensor(Tensor):
         On a node without that GPU the copy fails lazily, at the first fetch that needs it.
         """
         return moved_to(self, device_of(0 if device is None else device))  # type: ignore[no-any-return]
+
+    def cpu(self, memory_format: Any = None) -> Any:
+        """Wait, and return a local copy: its gradient goes back to the node."""
+        return moved(type(self), self, MASTER, "cpu")
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Any:
+        return copying.deepcopy(self, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """It is pickled and saved as a local tensor with its values."""
+        return copying.reduced(self, protocol)
+
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        """With this ``Module.to`` swaps parameters, in place of sharing memory that is not here."""
+        return ["_like"], self._session.number
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> Any:
+        return inner["_like"]
+
+    @property
+    def _like(self) -> Tensor:
+        """A tensor without data of the same shape."""
+        return meta_of(self.spec)
 
     # ---- its values
 
@@ -72,6 +124,9 @@ class RemoteTensor(Tensor):
     async def fetched(self) -> Tensor:
         """As ``fetch``, for a coroutine: the event loop goes on meanwhile."""
         return await self._session.fetch_async(self._id, self.spec)
+
+    def __format__(self, form: str) -> str:
+        return self.item().__format__(form) if self.dim() == 0 else super().__format__(form)  # type: ignore[no-untyped-call]
 
     def tolist(self) -> Any:
         return values_of(self, "tolist").tolist()

@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 
 from ..protocol.template import Keywords
+from .homing import bring_home
 from .moving import send, values_of
 from .places import of_several_nodes
 from .planned import run_first
@@ -28,9 +29,11 @@ def _copy(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords) -> A
     """``copy_`` between the master and a node; towards the master it waits."""
     target, source = args[0], args[1]
     if type(target) is not cls:
+        bring_home(cls, source)
         return target.copy_(values_of(source, "copy_"))
     session = target._session
     if type(source) is not cls:
+        bring_home(cls, source)
         source = send(cls, session, source)
     elif source._session is not session:
         raise of_several_nodes("copy_", session, source._session)

@@ -1,0 +1,46 @@
+"""Which node a number means in this process: a node of the connection that was opened last and is still open."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Protocol
+
+from ..errors import ConnectError
+from .session import Session
+
+
+class Connection(Protocol):
+    """The nodes of a master, as far as numbers of nodes are looked up."""
+
+    @property
+    def numbers(self) -> Iterable[int]: ...
+
+    def session_of(self, number: int) -> Session:
+        """Raises NodeDeadError while the node is lost, ConnectError if there is none of that number."""
+
+    def alive_sessions(self) -> list[Session]: ...
+
+
+_open: list[tuple[int, Connection]] = []  # with the process that opened it: a forked child has none
+
+
+def opened(connection: Connection) -> None:
+    _open.append((os.getpid(), connection))
+
+
+def closed(connection: Connection) -> None:
+    _open[:] = [each for each in _open if each[1] is not connection]
+
+
+def present() -> Connection | None:
+    """Return the connection that was opened last in this process; None if all have ended."""
+    return next((connection for pid, connection in reversed(_open) if pid == os.getpid()), None)
+
+
+def session_of(number: int) -> Session:
+    """Return the present session of a node. Raises ConnectError, NodeDeadError."""
+    connection = present()
+    if connection is None:
+        raise ConnectError(f"there is no node {number}: this process has no open connection to nodes")
+    return connection.session_of(number)

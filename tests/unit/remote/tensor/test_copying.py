@@ -1,0 +1,83 @@
+"""Remote tensors are copied, pickled and assigned like others."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from multiworld.remote.errors import PlaceMismatchError
+from multiworld.remote.master.node import Node
+from multiworld.remote.session.sync_points import no_sync
+from multiworld.remote.tensor.remote_tensor import RemoteTensor
+
+
+def test_a_deep_copy_is_on_the_node_with_its_gradient_and_memory_of_its_own(node: Node) -> None:
+    net = nn.Linear(2, 2)
+    net(torch.ones(1, 2)).sum().backward()
+    node.load(net)
+    with no_sync():
+        other = copy.deepcopy(net)
+    assert isinstance(other.weight, nn.Parameter)
+    assert isinstance(other.weight, RemoteTensor)
+    assert isinstance(other.weight.grad, RemoteTensor)
+    with torch.no_grad():
+        other.weight.zero_()
+    assert isinstance(net.weight, RemoteTensor)
+    assert net.weight.fetch().any()
+
+
+def test_a_pickle_and_a_file_have_the_values(node: Node) -> None:
+    parameter = node.load(nn.Linear(2, 2)).weight
+    assert isinstance(parameter, RemoteTensor)
+    again = pickle.loads(pickle.dumps(parameter))
+    assert type(again) is nn.Parameter
+    assert torch.equal(again, parameter.fetch())
+    file = io.BytesIO()
+    torch.save({"ones": node.ones(2)}, file)
+    file.seek(0)
+    loaded = torch.load(file)["ones"]
+    assert type(loaded) is torch.Tensor
+    assert loaded.tolist() == [1.0, 1.0]
+
+
+def test_data_that_is_assigned_is_shared_with_its_source(node: Node) -> None:
+    tensor, source = node.zeros(2), node.ones(3)
+    tensor.data = source
+    source.add_(1)
+    assert tensor.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_data_of_the_master_makes_a_parameter_one_of_the_master(node: Node) -> None:
+    net = node.load(nn.Linear(2, 2))
+    parameter = net.weight
+    assert isinstance(parameter, RemoteTensor)
+    parameter.data = parameter.fetch()
+    assert net.weight is parameter
+    assert str(type(parameter)) == str(nn.Parameter)
+    assert isinstance(net.bias, RemoteTensor)
+
+
+def test_a_gradient_goes_back_through_a_copy_to_the_master(node: Node) -> None:
+    there = node.ones(2).requires_grad_()
+    (there.cpu() * 3).sum().backward()
+    assert isinstance(there.grad, RemoteTensor)
+    assert there.grad.tolist() == [3.0, 3.0]
+
+
+def test_a_gradient_comes_home_from_a_node_and_is_added_to_that_of_the_master(node: Node) -> None:
+    here = torch.ones(5000, requires_grad=True)
+    there = node.zeros(5000)
+    there.copy_(here)
+    ((there * 3).sum().cpu() + (here * 2).sum()).backward()
+    assert type(here.grad) is torch.Tensor
+    assert here.grad[0] == 5.0
+
+
+def test_a_tensor_of_the_master_is_not_written_by_a_node(node: Node) -> None:
+    with pytest.raises(PlaceMismatchError, match="the master, and is written"):
+        torch.ones(2).add_(node.ones(2))
