@@ -31,6 +31,6 @@ def _moved(tensor: Tensor, session: Session, moved: dict[int, Any]) -> Any:
         if isinstance(tensor, nn.Parameter):
             there = nn.Parameter(there, requires_grad=tensor.requires_grad)
             if tensor.grad is not None:
-                there.grad = _moved(tensor.grad, session, moved)
+                there.grad = _moved(tensor.grad, session, {})  # no key: a gradient's id is soon another's
         moved[id(tensor)] = there
     return there
