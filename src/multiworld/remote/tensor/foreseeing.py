@@ -26,7 +26,7 @@ def foresee(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords, *,
 
     Raises UnforeseeableError, and what the operator raises for arguments that do not fit.
     """
-    if is_unforeseeable(func):
+    if is_unforeseeable(func, args):
         raise UnforeseeableError
     call = Call(cls, func, args, kwargs, floats_matter=floats_matter)
     returned = corrected(func, args, call.run())
@@ -54,8 +54,10 @@ def name_of(func: Any) -> str:
     return str(func)
 
 
-def is_unforeseeable(func: Any) -> bool:
+def is_unforeseeable(func: Any, args: Sequence[Any]) -> bool:
     """Whether what it returns depends on data, or is no tensor."""
+    if func is torch.ops.aten.index.Tensor:
+        return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
     if func in ASKED or torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
         return True
     return any(not _is_of_tensors(each.type) for each in func._schema.returns)

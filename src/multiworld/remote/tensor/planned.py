@@ -29,9 +29,8 @@ def run_first(
 ) -> Any:
     """Make the plan of a call, keep it under ``key`` and run it. What can't be foreseen is asked."""
     by_value = note_floats(func)
-    try:
-        plan = foresee(cls, func, args, kwargs, floats_matter=by_value)
-    except UnforeseeableError:
+    plan = _foreseen(cls, func, args, kwargs, floats_matter=by_value)
+    if plan is None:
         return ask(cls, session, func, args, kwargs)
     PLANS.add((*key, tuple(floats)) if by_value else key, plan)
     result = plan.run(cls, session, ids, [] if by_value else floats, args, kwargs)
@@ -46,12 +45,19 @@ def create(cls: type[Any], session: Session, func: Any, args: Sequence[Any], kwa
     plan = PLANS.get(key)
     if plan is not None:
         return plan.run(cls, session, [], [], args, kwargs)
-    try:
-        plan = foresee(cls, func, args, kwargs, floats_matter=True)
-    except UnforeseeableError:
+    plan = _foreseen(cls, func, args, kwargs, floats_matter=True)
+    if plan is None:
         return ask(cls, session, func, args, kwargs)
     PLANS.add(key, plan)
     return plan.run(cls, session, [], [], args, kwargs)
+
+
+def _foreseen(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords, *, floats_matter: bool) -> Plan | None:
+    """Return the plan of a call; None if the node has to be asked, whose errors are then not those of the search."""
+    try:
+        return foresee(cls, func, args, kwargs, floats_matter=floats_matter)
+    except UnforeseeableError:
+        return None
 
 
 def note_floats(func: Any) -> bool:

@@ -187,3 +187,22 @@ def test_sparse_tensors_are_refused_with_a_way_out(node: Node) -> None:
         node.send(torch.eye(2).to_sparse())
     with pytest.raises(RemoteOperationError, match=r"to_sparse.*fetch\(\) its operand"):
         node.send(torch.eye(2)).to_sparse()
+
+
+def test_an_index_of_numbers_is_foreseen_and_a_mask_is_asked(fake: FakeNode) -> None:
+    table = fake.node.send(torch.arange(12.0).view(4, 3))
+    rows = table[fake.node.send(torch.tensor([2, 0]))]
+    assert (rows.shape, fake.sync_points.total) == ((2, 3), 0)
+    above = table[table > 4]
+    assert (above.shape, fake.sync_points.total) == ((7,), 1)
+    assert torch.equal(values(rows), torch.arange(12.0).view(4, 3)[[2, 0]])
+    assert torch.equal(values(above), torch.arange(5.0, 12.0))
+
+
+def test_an_index_out_of_range_is_found_by_the_node_and_told_with_its_line(fake: FakeNode) -> None:
+    table = fake.node.send(torch.zeros(10))
+    row = table[fake.node.send(torch.tensor([12]))]
+    with pytest.raises(RemoteOperationError) as caught:
+        values(row * 2)
+    assert caught.value.kind == "IndexError"
+    assert "test_an_index_out_of_range" in caught.value.line
