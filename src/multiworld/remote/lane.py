@@ -85,7 +85,7 @@ class Listener:
         if error is not None:
             self._end(error if isinstance(error, Exception) else RuntimeError(str(error)))
             return False
-        self._take_message(_bytes_of(receive.result()))
+        self._take_message(bytes_of(receive.result()))
         return True
 
     def _end(self, error: Exception) -> None:
@@ -109,9 +109,10 @@ def listen(
     return listener
 
 
-def _bytes_of(received: Received) -> memoryview:
+def bytes_of(received: Received) -> memoryview:
+    """Return the memory of a message of bytes. Raises TypeError for another one."""
     if isinstance(received, SmallMessage):
         return received.memory
     if not isinstance(received, Tensor):
         raise TypeError(f"a message of bytes is needed, not {type(received).__name__}")
-    return memoryview(bytes(memory_of(received)))
+    return memoryview(bytearray(memory_of(received)))

@@ -45,7 +45,7 @@ def values(tensor: Tensor) -> Tensor:
 class FakeWorld:
     """One end of a world of two: what the other sends is here at once. ``timers``: calls that wait for time to pass."""
 
-    generation = 0
+    name, generation = "fake", 0
     peer: FakeWorld
 
     def __init__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -179,8 +180,7 @@ class Executor:
 
     def _arrived(self, body: bytes) -> None:
         id_ = records.read_arrived(body)
-        self._table[id_] = self._shared.take_arrival(id_)
-        self._has_news = True  # the master counts the bytes of large tensors until they are confirmed
+        self._make(id_, partial(self._shared.take_arrival, id_))
 
     def _tell_failures(self) -> None:
         """Before an answer: it confirms all before it, and the master forgets the lines of what is confirmed."""

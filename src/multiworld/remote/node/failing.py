@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..protocol.messages import OUT_OF_MEMORY
 from .table import Table, memory_id
 
-OUT_OF_MEMORY = "out of memory"
 _SHOWN_CHARACTERS = 2000
 _SHOWN_TENSORS = 5
 

@@ -7,11 +7,13 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
+from ...channel.payload.tensors import memory_of
 from ...errors import MultiworldError
 from ...world.world import World
 from ..protocol import lanes
 from ..protocol.elements import elements_of
 from ..protocol.messages import TO_MASTER, Failed, Sends, ToMaster
+from ..protocol.reply import with_elements, with_message
 from .shared import Shared
 
 
@@ -22,10 +24,10 @@ class Replies:
         self._world, self._bulk, self._shared = world, bulk, shared
 
     def tell(self, message: ToMaster) -> None:
-        self._send_json(message, lanes.NEWS)
+        self._send(bytearray(TO_MASTER.encode(message)), lanes.NEWS)
 
     def say(self, request: int, message: ToMaster) -> None:
-        self._send_json(message, lanes.FIRST_REPLY + request)
+        self._send(with_message(message), lanes.FIRST_REPLY + request)
 
     def fail(self, request: int, failed: Failed) -> None:
         self.say(request, failed)
@@ -34,22 +36,15 @@ class Replies:
         """Send the elements of a tensor. Raises RuntimeError for a tensor that has none to send."""
         elements, _ = elements_of(tensor)
         tag = lanes.FIRST_REPLY + request
-        is_large = elements.nbytes > lanes.INLINE_BYTES
-        world = self._bulk if is_large else self._world
+        if elements.nbytes <= lanes.INLINE_BYTES:
+            self._send(with_elements(memory_of(elements)), tag)
+            return
         with suppress(MultiworldError):
-            self._shared.note_sending(elements, world, world.start_send_tensors(elements, lanes.MASTER, tag, None))
-            if is_large:
-                self.say(request, Sends(num_bytes=elements.nbytes))
+            sending = self._bulk.start_send_tensors(elements, lanes.MASTER, tag, None)
+            self._shared.note_sending(elements, self._bulk, sending)
+            self.say(request, Sends(num_bytes=elements.nbytes))
 
-    def _send_json(self, message: ToMaster, tag: int) -> None:
-        encoded = bytearray(TO_MASTER.encode(message))
+    def _send(self, packed: bytearray, tag: int) -> None:
         with suppress(MultiworldError):
-            # In a list, so that nobody takes it for a tensor's values.
-            self._world.start_send_tensors(
-                torch.frombuffer(encoded, dtype=torch.uint8)
-                if tag == lanes.NEWS
-                else [torch.frombuffer(encoded, dtype=torch.uint8)],
-                lanes.MASTER,
-                tag,
-                None,
-            )
+            if not self._world.send_bytes(packed, lanes.MASTER, tag):
+                self._world.start_send_tensors(torch.frombuffer(packed, dtype=torch.uint8), lanes.MASTER, tag, None)

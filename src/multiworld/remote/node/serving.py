@@ -22,6 +22,7 @@ from ..protocol.messages import (
     TO_NODE,
     Arrives,
     AskStatistics,
+    Declined,
     Drop,
     NodeHello,
     NodeStatistics,
@@ -160,8 +161,8 @@ class Session:
 
     def _arrives(self, message: memoryview) -> None:
         arrives = TO_NODE.decode(message)
-        if isinstance(arrives, Arrives):
-            self._shared.expect(arrives)
+        if isinstance(arrives, Arrives) and not self._shared.expect(arrives):
+            self._replies.tell(Declined(id=arrives.id))
 
     def _controlled(self, message: memoryview) -> None:
         said = TO_NODE.decode(message)

@@ -39,20 +39,34 @@ class Shared:
         self.sending: list[Sending] = []
         self._bulk = bulk
         self._lock = threading.Lock()  # guards the lines below and above
-        self._arrivals: dict[int, Arriving] = {}
+        self._arrivals: dict[int, Arriving | Exception] = {}
 
-    def expect(self, arrives: Arrives) -> None:
-        """Receive a large tensor. On whichever thread the news came: the executor may be busy."""
+    def expect(self, arrives: Arrives) -> bool:
+        """Receive a large tensor. On whichever thread the news came: the executor may be busy.
+
+        False: there is no memory for it. What needs it fails with that error.
+        """
         spec = specs.from_json(arrives.spec)
-        elements = torch.empty(spec.num_elements, dtype=spec.dtype)
+        try:
+            elements = torch.empty(spec.num_elements, dtype=spec.dtype)
+        except (RuntimeError, MemoryError) as error:
+            self._keep(arrives.id, error)
+            return False
         receive = self._bulk.start_recv(elements, lanes.MASTER, arrives.id, None)
+        self._keep(arrives.id, Arriving(partial(self._wait, receive, elements, spec)))
+        return True
+
+    def _keep(self, id_: int, arrival: Arriving | Exception) -> None:
         with self._lock:
-            self._arrivals[arrives.id] = Arriving(partial(self._wait, receive, elements, spec))
+            self._arrivals[id_] = arrival
 
     def take_arrival(self, id_: int) -> Arriving:
-        """Its news came before the record that asks for it."""
+        """Its news came before the record that asks for it. Raises the error of one that there was no memory for."""
         with self._lock:
-            return self._arrivals.pop(id_)
+            arrival = self._arrivals.pop(id_)
+        if isinstance(arrival, Exception):
+            raise arrival
+        return arrival
 
     def note_sending(self, elements: Tensor, world: World, operation: Operation[None]) -> None:
         if operation.done:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from ...wire.messages import Json, MessageSet, message
 
@@ -37,6 +38,10 @@ class Refused:
     """The master does not take the node (``reason``)."""
 
     reason: str
+
+
+OUT_OF_MEMORY: Final = "out of memory"
+"""The ``kind`` of a failure for lack of memory."""
 
 
 @message("failed")
@@ -77,6 +82,14 @@ class Sends:
     num_bytes: int
 
 
+@message("declined")
+@dataclass(frozen=True, kw_only=True)
+class Declined:
+    """The node has no room for the large tensor ``id``: it does not receive it."""
+
+    id: int
+
+
 @message("arrives")
 @dataclass(frozen=True, kw_only=True)
 class Arrives:
@@ -110,7 +123,7 @@ class Drop:
     """Execute nothing more of what waits: the master was interrupted."""
 
 
-ToMaster = NodeHello | Executed | Failed | Outcome | Sends | NodeStatistics
+ToMaster = NodeHello | Declined | Executed | Failed | Outcome | Sends | NodeStatistics
 ToNode = Welcome | Refused | Arrives | AskStatistics | Drop
 TO_MASTER: MessageSet[ToMaster] = MessageSet("what a node tells its master", ToMaster, tag="say")
 TO_NODE: MessageSet[ToNode] = MessageSet("what a master tells its node", ToNode, tag="say")

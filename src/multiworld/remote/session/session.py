@@ -9,12 +9,12 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from ...channel.base import Payload
 from ...channel.payload.tensors import memory_of
 from ...errors import (
     MultiworldError,
@@ -23,11 +23,14 @@ from ...errors import (
     PeerSilentError,
     PeerStoppedError,
     PeerUnreachableError,
+    RequestCancelledError,
     WorldBrokenError,
 )
+from ...wire.progress.operation import Operation
+from ...wire.progress.waiting import run_in_thread, start_and_wait
 from ...world.world import World
-from ..errors import ConnectionEndedError, NodeDeadError, NodeMemoryError, RemoteError, RemoteOperationError
-from ..lane import listen
+from ..errors import ConnectionEndedError, NodeDeadError, RemoteError
+from ..lane import bytes_of, listen
 from ..protocol import lanes, records, specs
 from ..protocol.elements import arrived_spec, elements_of, tensor_of
 from ..protocol.messages import (
@@ -35,18 +38,22 @@ from ..protocol.messages import (
     TO_NODE,
     Arrives,
     AskStatistics,
+    Declined,
     Executed,
     Failed,
     NodeHello,
     NodeStatistics,
     Outcome,
-    Sends,
+    ToMaster,
     ToNode,
 )
+from ..protocol.reply import elements_in, read
 from ..protocol.specs import Spec
 from .command_queue import CommandQueue
+from .failures import Failures
 from .origins import here, origin
 from .plainly import plainly
+from .room import Room
 from .sync_points import SyncPoints
 
 logger = logging.getLogger(__name__)
@@ -55,14 +62,6 @@ BATCH: Final = 128
 """Commands that are sent together."""
 FLUSH_S: Final = 0.0005
 """The first command of a batch waits so long for others, if nobody waits for it."""
-MAX_UNCONFIRMED: Final = 64 * 1024
-"""Commands that a node may be behind before the master waits for it."""
-MAX_UNCONFIRMED_BYTES: Final = 256 * 1024 * 1024
-"""As above, of tensors that were sent within the commands or beside them."""
-
-MAX_FAILURES: Final = 10_000
-"""Failures of one node whose lines are kept, and which are told at the end if nobody saw them."""
-
 _ids = itertools.count(1)
 next_id = _ids.__next__
 """Ids are never used twice in a process: a late command can't reach another tensor."""
@@ -70,13 +69,11 @@ next_id = _ids.__next__
 
 @dataclass
 class SessionStatistics:
-    """``num_waits``: how often the master waited because the node was too far behind."""
+    """Sizes in bytes."""
 
     num_batches: int = 0
     sent_bytes: int = 0
     fetched_bytes: int = 0
-    num_waits: int = 0
-    failures: int = 0
 
 
 class Session:
@@ -97,18 +94,16 @@ class Session:
         self.hello: NodeHello | None = None
         self.known_plans: set[int] = set()
         self.statistics = SessionStatistics()
-        self.unseen: dict[int, RemoteError] = {}  # failures by position, until somebody gets them
-        self._failures: dict[int, RemoteError] = {}
         self.queue = CommandQueue()
+        self.failures = Failures(number, self.queue)
         self.free = self.queue.free
         self._sync_points, self._on_hello = sync_points, on_hello
         self._lock = threading.RLock()  # one batch is taken and sent at a time
-        self._room = threading.Condition()
-        self._unconfirmed_bytes: list[tuple[int, int]] = []  # position behind, bytes
-        self._held_bytes = 0
+        self.room = Room()
         self._death_was_seen = False
         self.timer_set = False
         self._requests = itertools.count(1)
+        self._sending: dict[int, Operation[None]] = {}  # large tensors, by id
         world.on_broken(self._lost)
         bulk.on_broken(self._bulk_lost)
         listen(world, lanes.NEWS, lanes.NODE, self._heard)
@@ -148,7 +143,7 @@ class Session:
                 return
             self._send(batch)
         if may_wait and self._is_behind():
-            self._wait_for_room()
+            self.room.wait(self._is_behind)
 
     def _flush_late(self) -> None:
         """On the progress thread, which must not wait."""
@@ -161,7 +156,7 @@ class Session:
         packed = bytearray(batch)
         self.statistics.num_batches += 1
         if len(packed) > lanes.INLINE_BYTES:
-            self._hold(len(packed), self.queue.position)
+            self.room.hold_until(self.queue.position, len(packed))
         try:
             if not self.world.send_bytes(packed, lanes.NODE, lanes.FIRST_STREAM):
                 message = torch.frombuffer(packed, dtype=torch.uint8)
@@ -177,28 +172,13 @@ class Session:
 
     # ---- how far the node is behind
 
-    def _hold(self, num_bytes: int, position: int) -> None:
-        """Count the bytes until all records before ``position`` are executed."""
-        with self._room:
-            self._unconfirmed_bytes.append((position, num_bytes))
-            self._held_bytes += num_bytes
-
     def _is_behind(self) -> bool:
-        return self.queue.num_unconfirmed > MAX_UNCONFIRMED or self._held_bytes > MAX_UNCONFIRMED_BYTES
-
-    def _wait_for_room(self) -> None:
-        self.statistics.num_waits += 1
-        with self._room:
-            while self._is_behind() and not self.is_over:
-                self._room.wait()
+        return not self.is_over and self.room.is_behind(self.queue.num_unconfirmed)
 
     def _confirm(self, position: int) -> None:
         with self._lock:
             self.queue.confirm(position)
-        with self._room:
-            while self._unconfirmed_bytes and self._unconfirmed_bytes[0][0] <= position:
-                self._held_bytes -= self._unconfirmed_bytes.pop(0)[1]
-            self._room.notify_all()
+        self.room.confirm(position)
 
     # ---- news
 
@@ -206,34 +186,13 @@ class Session:
         said = TO_MASTER.decode(message)
         if isinstance(said, Executed):
             for failed in said.failures:
-                self._note(failed)
+                self.failures.note(failed)
             self._confirm(said.position)
+        elif isinstance(said, Declined):
+            self._give_up(said.id)
         elif isinstance(said, NodeHello):
             self.hello = said
             self._on_hello(said)
-
-    def _note(self, failed: Failed) -> RemoteError:
-        """Return the error of a failure, the same for all who ask."""
-        with self._lock:
-            error = self._failures.get(failed.position)
-            if error is None:
-                operation, line = self.queue.find(failed.position)
-                cls = NodeMemoryError if failed.kind == "out of memory" else RemoteOperationError
-                error = cls(self.number, operation, line, failed.kind, failed.text)
-                self._failures[failed.position] = self.unseen[failed.position] = error
-                self.statistics.failures += 1
-                if len(self._failures) > MAX_FAILURES:
-                    oldest = next(iter(self._failures))
-                    del self._failures[oldest]
-                    self.unseen.pop(oldest, None)
-        return error
-
-    def seen(self, failed: Failed) -> RemoteError:
-        """Return the error that somebody gets now."""
-        error = self._note(failed)
-        with self._lock:
-            self.unseen.pop(failed.position, None)
-        return error
 
     # ---- tensors to the node
 
@@ -245,19 +204,42 @@ class Session:
         if plain.nbytes <= lanes.INLINE_BYTES:
             self.emit(records.load(id_, spec, memory_of(plain)), "send", depth + 1)
             return spec
-        arrives = Arrives(id=id_, spec=specs.to_json(spec))
-        with self._lock:
-            self.queue.append((records.arrived(id_), "send", origin(sys._getframe(depth))))
-            self._hold(plain.nbytes, self.queue.position + len(self.queue.waiting))
-            self._tell(arrives, lanes.ARRIVALS)
-        self.queued()
+        place = origin(sys._getframe(depth))
         try:
             sending = self.bulk.start_send_tensors(plain, lanes.NODE, id_, None)
-            if wait:
-                self.bulk.wait_thread(sending, lanes.NODE, None)
         except MultiworldError as error:
             self._lose(reason_of(error))
+            return spec
+        self.room.hold(plain.nbytes)
+        self._sending[id_] = sending  # before the node hears of it: it may have no room
+        sending.add_callback(lambda _: self._sent(id_, plain.nbytes))
+        with self._lock:
+            self.queue.append((records.arrived(id_), "send", place))
+            self._tell(Arrives(id=id_, spec=specs.to_json(spec)), lanes.ARRIVALS)
+        self.queued()
+        if wait:
+            self._wait_sent(sending)
         return spec
+
+    def _wait_sent(self, sending: Operation[None]) -> None:
+        try:
+            self.bulk.wait_thread(sending, lanes.NODE, None)
+        except RequestCancelledError:
+            return  # the node has no room: what needs the tensor gets that error
+        except MultiworldError as error:
+            self._lose(reason_of(error))
+
+    def _sent(self, id_: int, num_bytes: int) -> None:
+        """On whichever thread a large tensor was sent, or given up."""
+        self._sending.pop(id_, None)
+        self.room.release(num_bytes)
+
+    def _give_up(self, id_: int) -> None:
+        """The node has no room for a large tensor: do not wait until it takes it."""
+        sending = self._sending.get(id_)
+        if sending is not None:
+            cancelled = RequestCancelledError(self.bulk.name, self.bulk.generation, "send")
+            run_in_thread(partial(sending.cancel, cancelled), "multiworld-decline")  # it may take a while
 
     # ---- values from the node
 
@@ -267,12 +249,10 @@ class Session:
         self._sync_points.note(operation, line)
         request, position = self._request(lambda request: records.fetch(id_, request), operation)
         reply = self._reply(request, position, operation, line)
-        if isinstance(reply, Tensor):
-            values = reply
-        elif isinstance(reply, Sends):
-            values = self._receive_bulk(request, spec, operation, line)
+        if isinstance(reply, memoryview):
+            values = elements_in(reply, spec)
         else:
-            raise TypeError(f"an impossible reply {reply!r}")
+            values = self._receive_bulk(request, spec, operation, line)
         self.statistics.fetched_bytes += values.nbytes
         return tensor_of(values, arrived_spec(spec))
 
@@ -282,10 +262,10 @@ class Session:
         self._sync_points.note("fetched", line)
         request, position = self._request(lambda request: records.fetch(id_, request), "fetched")
         try:
-            payload = await self.world.recv_tensors(lanes.NODE, lanes.FIRST_REPLY + request)
-            reply = self._read(payload, position)
-            if isinstance(reply, Tensor):
-                return tensor_of(reply, arrived_spec(spec))
+            received = await self.world.recv_tensors(lanes.NODE, lanes.FIRST_REPLY + request)
+            reply = self._read(bytes_of(received), position)
+            if isinstance(reply, memoryview):
+                return tensor_of(elements_in(reply, spec), arrived_spec(spec))
             values = torch.empty(spec.num_elements, dtype=spec.dtype)
             await self.bulk.recv(values, lanes.NODE, lanes.FIRST_REPLY + request)
         except (WorldBrokenError, MultiworldError) as error:
@@ -356,23 +336,21 @@ class Session:
         return request, position
 
     @plainly
-    def _reply(self, request: int, position: int | None, operation: str, line: str) -> Any:
+    def _reply(self, request: int, position: int | None, operation: str, line: str) -> memoryview | ToMaster:
         self._check_alive(operation, line)
         try:
-            payload = self.world.blocking.recv_tensors(lanes.NODE, lanes.FIRST_REPLY + request)
+            received = start_and_wait(
+                lambda: self.world.start_recv_bytes(lanes.NODE, lanes.FIRST_REPLY + request, None),
+                lambda receive: self.world.wait_thread(receive, lanes.NODE, None),
+            )
         except (WorldBrokenError, MultiworldError) as error:
             raise self._error_of(error, operation, line) from None
-        return self._read(payload, position)
+        return self._read(bytes_of(received), position)
 
-    def _read(self, payload: Payload, position: int | None) -> Any:
+    def _read(self, reply: memoryview, position: int | None) -> memoryview | ToMaster:
         """Return what a reply says; raise the failure that it tells. ``position``: of the record that it answers."""
-        said: Any = payload
-        error = None
-        if position is None or not isinstance(payload, Tensor):
-            assert isinstance(payload, list)
-            said = TO_MASTER.decode(memory_of(payload[0]))
-            if isinstance(said, Failed):
-                error = self.seen(said)  # before its line is forgotten
+        said = read(reply)
+        error = self.failures.seen(said) if isinstance(said, Failed) else None  # before its line is forgotten
         if position is not None:
             self._confirm(position + 1)
         if error is not None:
@@ -407,8 +385,7 @@ class Session:
 
     def unseen_errors(self) -> list[RemoteError]:
         """Return what nobody got: failures, and the loss of the node if commands were lost with it."""
-        with self._lock:
-            unseen: list[RemoteError] = list(self.unseen.values())
+        unseen: list[RemoteError] = list(self.failures.unseen.values())
         if self.dead is not None and not self._death_was_seen and self.queue.first_unconfirmed():
             unseen.append(self.death("the end of the program", "the end"))
         return unseen
@@ -427,8 +404,7 @@ class Session:
     def end(self, reason: str) -> None:
         """The connection ends here; its tensors can't be used any more."""
         self.ended = self.ended or reason
-        with self._room:
-            self._room.notify_all()
+        self.room.look_again()
 
     def _error_of(self, error: BaseException, operation: str, line: str) -> Exception:
         if self.ended is not None:
@@ -449,17 +425,14 @@ class Session:
         is_first = not self.is_over
         if is_first:
             self.dead = reason
-        with self._room:
-            self._room.notify_all()
+        self.room.look_again()
         if is_first:
             self.world.later(0.0, self._clear)
 
     def _clear(self) -> None:
         """Give up what waits for a lost node, and the world of the two that may still stand."""
         self._discard()
-        with self._room:
-            self._unconfirmed_bytes.clear()
-        self._failures.clear()
+        self.failures.clear()
         self.world.abort()
         self.bulk.abort()
 

@@ -85,14 +85,13 @@ class Plan:
             session.queued()
         return result
 
-    def forget(self) -> None:
-        """Tell the nodes that know this plan that they may drop it."""
+    def __del__(self) -> None:
+        """Tell the nodes that know this plan to drop it: nobody is about to call by it any more."""
         for reference in self._known_by:
             session = reference()
-            if session is not None and self.number in session.known_plans:
+            if session is not None:
                 session.known_plans.discard(self.number)
                 session.queue.append((records.forget(self.number), self.name, None))
-        self._known_by.clear()
 
 
 class PlanCache:
@@ -117,28 +116,21 @@ class PlanCache:
         return self._move(key) if plan is None else plan
 
     def add(self, key: tuple[Any, ...], plan: Plan) -> None:
-        """Keep a plan; nodes forget those that have to go for it."""
+        """Keep a plan; others may go for it."""
         with self._lock:
             self.num_made += 1
-            gone = self._put(key, plan)
-        for each in gone:
-            each.forget()
+            self._put(key, plan)
 
     def _move(self, key: tuple[Any, ...]) -> Plan | None:
         if key not in self._old:
             return None
         with self._lock:
             plan = self._old.pop(key, None)
-            gone = [] if plan is None else self._put(key, plan)
-        for each in gone:
-            each.forget()
+            if plan is not None:
+                self._put(key, plan)
         return plan or self._young.get(key)
 
-    def _put(self, key: tuple[Any, ...], plan: Plan) -> list[Plan]:
-        """Return those that go for it."""
-        gone: list[Plan] = []
+    def _put(self, key: tuple[Any, ...], plan: Plan) -> None:
         if len(self._young) >= self._max_young:
-            gone = list(self._old.values())
             self._old, self._young = self._young, {}
         self._young[key] = plan
-        return gone

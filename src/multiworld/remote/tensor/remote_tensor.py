@@ -119,7 +119,7 @@ class RemoteTensor(Tensor):
 
     def fetch(self) -> Tensor:
         """Wait, and return a local copy. Raises RemoteOperationError, NodeDeadError."""
-        return values_of(self.detach())
+        return values_of(self)
 
     async def fetched(self) -> Tensor:
         """As ``fetch``, for a coroutine: the event loop goes on meanwhile."""

@@ -9,9 +9,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from multiworld.remote import ConnectionEndedError, NodeDeadError, RemoteOperationError
+from multiworld.remote import ConnectionEndedError, NodeDeadError, NodeMemoryError, RemoteOperationError
 from multiworld.remote.master.node import Node
-from multiworld.remote.session import session as sessions
+from multiworld.remote.session import failures, room
+from multiworld.wire.progress.operation import Operation
 
 from ..fake_node import FakeNode, values
 
@@ -95,7 +96,7 @@ def test_fetches_that_wait_in_threads_and_coroutines_end_with_the_node() -> None
 
 
 def test_a_wait_for_room_ends_with_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MAX_UNCONFIRMED", 200)
+    monkeypatch.setattr(room, "MAX_UNCONFIRMED", 200)
     fake = FakeNode()
     release = threading.Event()
     fake.there._executor.execute = lambda batch: release.wait(10)  # type: ignore[assignment]
@@ -106,7 +107,7 @@ def test_a_wait_for_room_ends_with_the_node(monkeypatch: pytest.MonkeyPatch) -> 
             x.add_(1)
 
     thread, errors = in_thread(add_often)
-    while not fake.session.statistics.num_waits:
+    while not fake.session.room.num_waits:
         threading.Event().wait(0.001)
     release.set()
     fake.lose()
@@ -115,17 +116,23 @@ def test_a_wait_for_room_ends_with_the_node(monkeypatch: pytest.MonkeyPatch) -> 
     assert errors == []
 
 
-def test_bytes_of_large_tensors_count_only_until_the_node_has_taken_them(fake: FakeNode) -> None:
-    for _ in range(3):
-        fake.node.send(torch.zeros(100_000))
+def test_bytes_of_a_large_tensor_count_until_it_is_sent(fake: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "MAX_UNCONFIRMED_BYTES", 300_000)
+    sending: Operation[None] = Operation()
+    monkeypatch.setattr(fake.bulk, "start_send_tensors", lambda *_: sending)
+    assert not fake.session.room.is_behind(0)
+    fake.node.send(torch.zeros(100_000), non_blocking=True)
+    assert fake.session.room.is_behind(0)
+    sending.succeed(None)
+    assert not fake.session.room.is_behind(0)
+
+
+def test_a_batch_with_much_in_it_is_confirmed_at_once(fake: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "MAX_UNCONFIRMED_BYTES", 30_000)
+    for _ in range(20):  # a master that waits for room sends nothing more, so it must hear of it without asking
+        fake.node.send(torch.zeros(5000))
     fake.session.flush()
-    fake.node.synchronize()
-    assert fake.session._held_bytes == 0
-    fake.node.send(torch.zeros(100_000))
-    assert fake.session._held_bytes == 400_000
-    fake.session.flush()
-    fake.close()
-    assert fake.session._held_bytes == 0  # it was told without a wait: a master that waits for room sends nothing more
+    assert not fake.session.room.is_behind(0)
 
 
 def test_errors_that_nobody_saw_are_known_at_the_end(fake: FakeNode) -> None:
@@ -149,12 +156,12 @@ def test_a_node_that_is_lost_after_all_was_confirmed_is_no_error_at_the_end(fake
 
 
 def test_the_failures_that_are_kept_are_bounded(fake: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MAX_FAILURES", 10)
+    monkeypatch.setattr(failures, "MAX_FAILURES", 10)
     index = fake.node.send(torch.tensor([9]))
     for _ in range(25):
         last = fake.node.zeros(3).index_select(0, index)
     fake.node.synchronize()
-    assert (len(fake.session._failures), len(fake.session.unseen)) == (10, 10)
+    assert (fake.session.failures.total, len(fake.session.failures.unseen)) == (25, 10)
     with pytest.raises(RemoteOperationError, match=r"test_losing\.py"):
         values(last)
 
@@ -164,3 +171,24 @@ def test_use_after_the_end_names_the_end(node: Node, fake: FakeNode) -> None:
     fake.close()
     with pytest.raises(ConnectionEndedError, match="the test is over"):
         values(x + 1)
+
+
+def test_a_large_tensor_without_room_on_the_node_ends_the_send_and_is_told_where_it_is_needed(
+    fake: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A master that waits until its tensor is taken must not wait for ever."""
+    monkeypatch.setattr(fake.bulk, "start_send_tensors", lambda *_: Operation())
+    monkeypatch.setattr(torch, "empty", refuse_large(torch.empty))
+    x = fake.node.send(torch.zeros(100_000))
+    y = x + 1
+    with pytest.raises(NodeMemoryError, match=r"(?s)send failed on node 1.*test_losing\.py"):
+        values(y)
+
+
+def refuse_large(empty: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def make(size: int, **options: torch.dtype) -> torch.Tensor:
+        if size == 100_000:
+            raise MemoryError("no room")
+        return empty(size, **options)
+
+    return make
