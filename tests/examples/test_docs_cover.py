@@ -86,6 +86,7 @@ COVER: dict[tuple[str, str], tuple[str, ...]] = {
     ("docs/process-groups.md", "manager.blocking.join"): (f"{FRAGMENTS}::test_the_training_loop_of_process_groups",),
     ("docs/process-groups.md", "HashStore()"): (f"{FRAGMENTS}::test_the_default_group_of_one_process",),
     ("docs/remote.md", 'title="remote_session.py"'): (f"{REMOTE}::test_a_model_trains_on_a_node_and_one_line_waits",),
+    ("docs/remote.md", 'title="remote_device.py"'): (f"{REMOTE}::test_a_student_learns_on_the_device_of_a_node",),
     ("docs/remote.md", "multiworld nodes serve"): (LINES,),
     ("docs/remote.md", 'title="remote_errors.py"'): (
         f"{REMOTE}::test_what_needs_a_failed_operation_says_where_that_was_issued",

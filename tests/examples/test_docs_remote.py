@@ -40,6 +40,12 @@ def test_a_model_trains_on_a_node_and_one_line_waits(tmp_path: Path) -> None:
     assert syncs == "1"
 
 
+def test_a_student_learns_on_the_device_of_a_node(tmp_path: Path) -> None:
+    device, loss = output_of(written(tmp_path, "remote_device.py")).split()
+    assert device == "remote:1"
+    assert 0 < float(loss) < 10
+
+
 def test_what_needs_a_failed_operation_says_where_that_was_issued(tmp_path: Path) -> None:
     path = written(tmp_path, "remote_errors.py")
     printed = output_of(path)

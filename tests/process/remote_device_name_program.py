@@ -275,6 +275,8 @@ def scaled_gradients() -> None:
         return list(net.parameters())
 
     same_results(run)
+    with pytest.raises(remote.UnsupportedOperationError, match=r'Write torch\.autocast\("cpu"\)'):
+        torch.autocast("remote")
 
 
 def checkpoints() -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
+from ..errors import UnsupportedOperationError
 from ..protocol.records import seed as seed_record
 from ..session import open_connections
 from ..tensor.generators import kept, restore
@@ -85,4 +86,9 @@ class Backend:
             session.synchronize()
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        return [torch.bfloat16, torch.float16]
+        """Asked by ``torch.autocast("remote")``, which would silently do nothing: raises UnsupportedOperationError."""
+        raise UnsupportedOperationError(
+            'torch.autocast("remote")',
+            "autocast follows the label of tensors in C++, and that of remote tensors is the CPU's",
+            'Write torch.autocast("cpu")',
+        )
