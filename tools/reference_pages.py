@@ -30,6 +30,7 @@ API = {
     "distributed": ("Process-group mode", "One default group, and blocking functions.", ["multiworld.distributed"]),
     "serving": ("Elastic serving", "Pipelines of stages, and what they are served with.", ["multiworld.serving"]),
     "training": ("Resilient training", "Replicas that train on while processes die.", ["multiworld.training"]),
+    "remote": ("Remote tensors", "Tensors on other processes, as plain PyTorch code.", ["multiworld.remote"]),
     "testing": ("Testing", "Start, kill, stop and cut off workers.", ["multiworld.testing"]),
 }
 """Of each page: its title, a line about it, and what it shows; a module stands for the names in its ``__all__``."""
