@@ -38,11 +38,9 @@ UNWRITTEN = {
     "streams": ("10,000 record/wait programs on 3 streams", "equal to a sequential oracle"),
     "overlap": ("compute with a 64 MB copy on two streams", "at least 1.6× of serial on 2 idle cores"),
     "replay": ("a captured step of 38 operations", "at most 1.1× the local step; at most 60 µs of the master's CPU"),
-    "sizes": ("3 GB, 0 elements, 12 dimensions, 10,000 in a list", "works"),
     "between": ("64 MB from node to node", "0 bytes through the master; at least 0.9 of a world's send"),
     "all-reduce": ("4 × 16 MB reduced", "at most 1.1× a world's; a dead member: error after at most 0.5 s"),
     "recovery": ("killed at 100 random points, restored, replayed", "bit-identical; at most 2 s + replay"),
-    "models": ("a GPT-2 and a BERT on remote:1: forward, backward, generate", "equal to local"),
 }
 """What must hold as well. A line that is measured moves to ``COMPARED``, or to a mapping of lines without peers."""
 LINES = {
