@@ -60,8 +60,10 @@ logger = logging.getLogger(__name__)
 
 BATCH: Final = 128
 """Commands that are sent together."""
-FLUSH_S: Final = 0.0005
-"""The first command of a batch waits so long for others, if nobody waits for it."""
+TICK_S: Final = 0.001
+"""Commands wait at most so long for others, if nobody waits for them."""
+MAX_IDLE_TICKS: Final = 20
+"""A master that issues nothing for so long needs no ticks. To begin with them again costs a wake-up of a thread."""
 _ids = itertools.count(1)
 next_id = _ids.__next__
 """Ids are never used twice in a process: a late command can't reach another tensor."""
@@ -102,6 +104,7 @@ class Session:
         self.room = Room()
         self._death_was_seen = False
         self.timer_set = False
+        self._num_idle_ticks = 0
         self._requests = itertools.count(1)
         self._sending: dict[int, Operation[None]] = {}  # large tensors, by id
         world.on_broken(self._lost)
@@ -129,8 +132,8 @@ class Session:
         if len(self.queue.waiting) >= BATCH or self.is_over:
             self.flush()
         elif not self.timer_set:
-            self.timer_set = True
-            self.world.later(FLUSH_S, self._flush_late)
+            self.timer_set, self._num_idle_ticks = True, 0
+            self.world.later(TICK_S, self._tick)
 
     def flush(self, *, may_wait: bool = True) -> None:
         """Send what is queued. Waits while the node is too far behind."""
@@ -145,11 +148,18 @@ class Session:
         if may_wait and self._is_behind():
             self.room.wait(self._is_behind)
 
-    def _flush_late(self) -> None:
-        """On the progress thread, which must not wait."""
-        self.timer_set = False
-        if self.queue.waiting:
-            self.flush(may_wait=False)
+    def _tick(self) -> None:
+        """On the progress thread, which must not wait: send what waits, and come again while something is issued."""
+        if self.is_over:
+            return
+        self._num_idle_ticks = 0 if self.queue.waiting else self._num_idle_ticks + 1
+        self.flush(may_wait=False)
+        if self._num_idle_ticks >= MAX_IDLE_TICKS:
+            self.timer_set = False
+            if not self.queue.waiting:  # looked at last: what is appended from now on sets the timer
+                return
+            self.timer_set = True
+        self.world.later(TICK_S, self._tick)
 
     @plainly
     def _send(self, batch: bytes) -> None:
