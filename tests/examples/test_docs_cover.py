@@ -41,7 +41,7 @@ COVER: dict[tuple[str, str], tuple[str, ...]] = {
     ),
     ("README.md", "multiworld run --nproc"): (LINES, EXAMPLE),
     ("README.md", "multiworld demo training"): (LINES, "tests/process/test_demo_training.py"),
-    ("README.md", "from multiworld import remote"): (f"{REMOTE}::test_the_lines_of_the_readme",),
+    ("README.md", 'title="square.py"'): (f"{REMOTE}::test_the_lines_of_the_readme",),
     ("README.md", "serve_rhombus.py:pipeline"): (LINES, "tests/process/test_serve_command.py"),
     ("CONTRIBUTING.md", "git clone"): (TARGETS,),
     ("docs/channels.md", "mpiexec -n 4"): ("tests/process/test_mpi_jobs.py",),

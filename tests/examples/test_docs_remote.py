@@ -17,10 +17,10 @@ pytestmark = pytest.mark.process
 PAGE = "docs/remote.md"
 
 
-def written(folder: Path, name: str, page: str = PAGE, text: str = "") -> Path:
-    """Write a program of a page to a file: the one of that name, or with that text."""
+def written(folder: Path, name: str, page: str = PAGE) -> Path:
+    """Write a program of a page to a file."""
     path = folder / name
-    path.write_text(code_block(page, text or f'title="{name}"'))
+    path.write_text(code_block(page, f'title="{name}"'))
     return path
 
 
@@ -57,5 +57,5 @@ def test_what_needs_a_failed_operation_says_where_that_was_issued(tmp_path: Path
 
 
 def test_the_lines_of_the_readme(tmp_path: Path) -> None:
-    printed = output_of(written(tmp_path, "readme.py", "README.md", "from multiworld import remote"))
-    assert len(re.findall(r"-?[0-9.]+", printed)) == 9
+    printed = output_of(written(tmp_path, "square.py", "README.md"))
+    assert len(re.findall(r"-?\d+\.\d+(?:e[+-]\d+)?", printed)) == 9
