@@ -10,7 +10,7 @@ from collections.abc import Callable
 from multiworld.bench.report import Line
 
 from ..suite import Suite
-from . import fuzz, opinfo
+from . import faults, fuzz, language_models, opinfo, sizes, training
 from .lines import copies, killed, operations, round_trips
 from .sides import INSTALL
 
@@ -32,6 +32,13 @@ ALONE: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
         opinfo.line,
     ),
     "fuzz": ("random programs of views, in-place operators and out=, against the same programs here", fuzz.line),
+    "exact": ("5 models × 8 optimizers × 50 steps against local CPU", training.exact),
+    "steps": ("1,000 training steps without .item()", training.steps),
+    "sizes": ("tensors of 3 GB, of 0 elements, of 12 dimensions, 10,000 in a list", sizes.line),
+    "models": ("a GPT-2 and a BERT on remote:1: forward, backward, generate", language_models.line),
+    "stop": ("one of four nodes stopped", faults.stopped),
+    "failed": ("one failed operation, 1,000 dependents", faults.failed),
+    "soak": ("additions on two nodes, one of which is killed again and again", faults.soak),
 }
 UNWRITTEN = {
     "cut": ("one of four nodes cut off (needs root)", "error after at most lease + 0.5 s; the others go on"),
