@@ -82,7 +82,7 @@ class Language(nn.Module):
         self.out.weight = self.tokens.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        tokens = (x.abs() * 3).long().clamp(max=VOCABULARY - 1).view(-1, 8)
+        tokens = (x[:, :8].abs() * 3).long().clamp(max=VOCABULARY - 1)
         return self.out(self.blocks(self.tokens(tokens) + self.positions)).mean(1)[:, :4]  # type: ignore[no-any-return]
 
 
