@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 import torch
 
-from ...channel.registry import find_channel
 from ...world.liveness import DEFAULT_LEASE_S
-from ..errors import ConnectError
+from ..backends import check_backend
 from ..master.nodes import Nodes
 from .addresses import connect_to
 from .launched import connect_launched
@@ -55,12 +54,3 @@ def connect(
         nodes.close(drop=True)
         raise
     return nodes
-
-
-def check_backend(backend: str) -> None:
-    """Raises ValueError for a channel that is not there, ConnectError for one that does not work on this host."""
-    if backend == "nccl":
-        return  # between GPUs of the nodes; the master needs none
-    support = find_channel(backend, torch.device("cpu")).support()
-    if not support.works:
-        raise ConnectError(f"backend={backend!r} does not work on this host: {support.reason}")

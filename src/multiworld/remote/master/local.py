@@ -16,6 +16,7 @@ from ...wire.endpoints.token import TOKEN_VARIABLE
 from ...world.launcher.launched import AGENT_VARIABLE, WORKER_VARIABLE
 from ...world.liveness import DEFAULT_LEASE_S
 from ...world.manager import WorldManager
+from ..backends import check_backend
 from ..errors import ConnectError
 from .nodes import Nodes
 from .roster import NodePlace
@@ -88,10 +89,12 @@ def local(
     """Start ``num_nodes`` processes on this host, and return them as the nodes 1 to ``num_nodes``.
 
     ``num_threads``: of each node's operations; default: as many as this process has, so that results are the same bits.
-    ``lease_s``: a node that shows no sign of life for so long is lost. Raises ConnectError, TimeoutError.
+    ``lease_s``: a node that shows no sign of life for so long is lost. Raises ConnectError, TimeoutError; ValueError
+    for a backend that is not there.
     """
     if type(num_nodes) is not int or num_nodes < 1:
         raise ValueError(f"num_nodes={num_nodes!r}: expected a number from 1")
+    check_backend(backend)
     token = secrets.token_hex(32)
     manager = WorldManager(job=JOB, token=token, lease_s=lease_s)
     bulk_manager = WorldManager(job=JOB, token=token, lease_s=lease_s)

@@ -8,13 +8,13 @@ from torch import Tensor
 from ..protocol.messages import OUT_OF_MEMORY
 from .table import Table, memory_id
 
-_SHOWN_CHARACTERS = 2000
+_SHOWN_CHARACTERS = 1000
 _SHOWN_TENSORS = 5
 
 
 def describe_failure(error: BaseException, table: Table) -> tuple[str, str]:
     """Return the kind and the text: for too little memory, with the largest tensors that are live."""
-    text = str(error)[:_SHOWN_CHARACTERS] or "no text"
+    text = str(error).partition("\n\n")[0][:_SHOWN_CHARACTERS] or "no text"  # PyTorch's lists of kernels come behind
     if not _is_out_of_memory(error):
         return type(error).__name__, text
     live = sorted(_one_of_each_memory(table), key=_num_bytes, reverse=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from multiworld.remote import local
 from multiworld.remote.master.local import LocalNodes
 
 
@@ -51,3 +52,11 @@ def test_no_node_is_started_after_the_end(monkeypatch: pytest.MonkeyPatch) -> No
     nodes.close()
     nodes.start(1)
     assert not child.asked.is_set()
+
+
+def test_bad_arguments_start_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "Popen", None)  # a process that were started would be another error
+    with pytest.raises(ValueError, match="unknown backend 'nope': expected one of auto"):
+        local(1, backend="nope")
+    with pytest.raises(ValueError, match="num_nodes=0: expected a number from 1"):
+        local(0)

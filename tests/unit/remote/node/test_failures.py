@@ -7,6 +7,7 @@ import torch
 
 from multiworld.remote import NodeMemoryError, RemoteOperationError
 from multiworld.remote.node import executor
+from multiworld.remote.node.failing import describe_failure
 from multiworld.remote.node.shared import Shared
 from multiworld.remote.node.table import Arriving, Lost, lose_written
 from multiworld.remote.protocol.messages import Failed
@@ -83,3 +84,11 @@ def test_a_large_tensor_that_cannot_be_taken_is_lost_and_the_node_goes_on(
             with pytest.raises(RemoteOperationError, match=r"aten.add.Tensor failed .* did not arrive"):
                 values(needs)
     assert values(kept + 1).tolist() == [2, 2]
+
+
+def test_what_pytorch_says_of_all_its_kernels_is_left_out() -> None:
+    error = NotImplementedError("Could not run 'aten::x' with arguments from the 'CUDA' backend.\n\nCPU: registered at")
+    assert describe_failure(error, {}) == (
+        "NotImplementedError",
+        "Could not run 'aten::x' with arguments from the 'CUDA' backend.",
+    )
