@@ -73,7 +73,7 @@ def _path() -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill it and whatever it has started that still runs."""
+    """Kill it, and all processes that it has started and that still run."""
     for pid in [*descendants(process.pid), process.pid]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -139,7 +139,7 @@ def _origin_us(times: int = 20_000) -> float:
 
 
 def soak(options: argparse.Namespace) -> list[Line]:
-    """Kill one node after the other while all add; whoever loses its node begins again with the next generation."""
+    """Kill one node after the other while all add. A sum whose node is lost begins again in the next generation."""
     lost_commands = kills = operations = 0
     with _nodes(2) as nodes:
         pids = []

@@ -1,4 +1,4 @@
-"""Whatever call a master writes, its node reads the same; whatever bytes come, a node refuses or obeys them."""
+"""A node reads each call as its master wrote it, and refuses or obeys any bytes."""
 
 from __future__ import annotations
 

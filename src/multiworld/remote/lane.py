@@ -34,14 +34,6 @@ class Lane:
             if receive is not None:
                 self._world.wait_for(receive, self._peer, None)
 
-    @property
-    def has_more(self) -> bool:
-        return bool(self._came)
-
-    def clear(self) -> None:
-        """Forget what has come."""
-        self._came.clear()
-
     def _ended(self, error: Exception) -> None:
         self._error = error
 

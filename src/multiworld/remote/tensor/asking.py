@@ -23,12 +23,10 @@ def ask(cls: type[Any], session: Session, func: Any, args: Sequence[Any], kwargs
     """Return what the operator returned on the node. A sync point. Raises RemoteOperationError, NodeDeadError."""
     ids: list[int] = []
     floats: list[float] = []
-    written: list[Any] = []
 
     def shown(value: Any) -> Any:
         if type(value) is cls:
             ids.append(value._id)
-            written.append(value)
             return TENSOR
         if type(value) is float:
             floats.append(value)

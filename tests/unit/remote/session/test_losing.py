@@ -1,4 +1,4 @@
-"""A node that is lost: whatever waits for it ends, operations on its tensors cost nothing, and errors are seen."""
+"""When a node is lost, all waits for it end, operations on its tensors cost nothing, and errors are seen."""
 
 from __future__ import annotations
 
