@@ -217,7 +217,7 @@ class Nodes(Mapping[int, Node]):
 
     def _lost(self, session: Session) -> None:
         if session.dead is not None:
-            lost = session.queue.first_unconfirmed()
+            lost = session.first_unconfirmed()
             self._broadcaster.publish(
                 NodeLost(node=session.number, generation=session.generation, reason=session.dead, first_lost=lost)
             )

@@ -48,7 +48,7 @@ class CommandQueue:
 
     def discard(self) -> None:
         """The node is lost: forget all, and take nothing more. The oldest of the user's commands stays known."""
-        self.append, self.free = self._append_to_lost, _ignore
+        self.append, self.free = self._append_to_lost, ignore
         first = self._first_of_user()
         self._sent.clear()
         self._first = self.position
@@ -91,5 +91,5 @@ class CommandQueue:
         return self.position - self.confirmed
 
 
-def _ignore(id_: int) -> None:
+def ignore(id_: int) -> None:
     """The tensor of a lost node needs no record to be freed."""

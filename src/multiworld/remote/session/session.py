@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -49,33 +48,17 @@ from ..protocol.messages import (
 )
 from ..protocol.reply import elements_in, read
 from ..protocol.specs import Spec
-from .command_queue import CommandQueue
-from .failures import Failures
+from .command_queue import ignore
+from .command_stream import CommandStream, SessionStatistics
 from .origins import here, origin
 from .plainly import plainly
-from .room import Room
 from .sync_points import SyncPoints
 
 logger = logging.getLogger(__name__)
 
-BATCH: Final = 128
-"""Commands that are sent together."""
-TICK_S: Final = 0.001
-"""Commands wait at most so long for others, if nobody waits for them."""
-MAX_IDLE_TICKS: Final = 20
-"""A master that issues nothing for so long needs no ticks. To begin with them again costs a wake-up of a thread."""
 _ids = itertools.count(1)
 next_id = _ids.__next__
 """Ids are never used twice in a process: a late command can't reach another tensor."""
-
-
-@dataclass
-class SessionStatistics:
-    """Sizes in bytes."""
-
-    num_batches: int = 0
-    sent_bytes: int = 0
-    fetched_bytes: int = 0
 
 
 class Session:
@@ -94,17 +77,14 @@ class Session:
         self.dead: str | None = None
         self.ended: str | None = None
         self.hello: NodeHello | None = None
-        self.known_plans: set[int] = set()
         self.statistics = SessionStatistics()
-        self.queue = CommandQueue()
-        self.failures = Failures(number, self.queue)
-        self.free = self.queue.free
-        self._sync_points, self._on_hello = sync_points, on_hello
         self._lock = threading.RLock()  # one batch is taken and sent at a time
-        self.room = Room()
+        self.stream = CommandStream(
+            0, number, world, self.statistics, self._lock, is_over=lambda: self.is_over, lose=self._lose_by
+        )
+        self.free = self.stream.queue.free
+        self._sync_points, self._on_hello = sync_points, on_hello
         self._death_was_seen = False
-        self.timer_set = False
-        self._num_idle_ticks = 0
         self._requests = itertools.count(1)
         self._sending: dict[int, Operation[None]] = {}  # large tensors, by id
         world.on_broken(self._lost)
@@ -124,80 +104,22 @@ class Session:
 
     def emit(self, record: bytes, operation: str, depth: int = 1) -> None:
         """Queue one record. A lost node takes nothing any more: who waits for the outcome learns it."""
-        self.queue.append((record, operation, origin(sys._getframe(depth))))
-        self.queued()
+        self.stream.emit(record, operation, depth + 1)
 
-    def queued(self) -> None:
-        """Something was appended to the queue: send it, now or a moment later."""
-        if len(self.queue.waiting) >= BATCH or self.is_over:
-            self.flush()
-        elif not self.timer_set:
-            self.timer_set, self._num_idle_ticks = True, 0
-            self.world.later(TICK_S, self._tick)
-
-    def flush(self, *, may_wait: bool = True) -> None:
+    def flush(self) -> None:
         """Send what is queued. Waits while the node is too far behind."""
-        if self.is_over:
-            self._discard()
-            return
-        with self._lock:
-            batch, _ = self.queue.take()
-            if not batch:
-                return
-            self._send(batch)
-        if may_wait and self._is_behind():
-            self.room.wait(self._is_behind)
+        self.stream.flush()
 
-    def _tick(self) -> None:
-        """On the progress thread, which must not wait: send what waits, and come again while something is issued."""
-        if self.is_over:
-            return
-        self._num_idle_ticks = 0 if self.queue.waiting else self._num_idle_ticks + 1
-        self.flush(may_wait=False)
-        if self._num_idle_ticks >= MAX_IDLE_TICKS:
-            self.timer_set = False
-            if not self.queue.waiting:  # looked at last: what is appended from now on sets the timer
-                return
-            self.timer_set = True
-        self.world.later(TICK_S, self._tick)
-
-    @plainly
-    def _send(self, batch: bytes) -> None:
-        packed = bytearray(batch)
-        self.statistics.num_batches += 1
-        if len(packed) > lanes.INLINE_BYTES:
-            self.room.hold_until(self.queue.position, len(packed))
-        try:
-            if not self.world.send_bytes(packed, lanes.NODE, lanes.FIRST_STREAM):
-                message = torch.frombuffer(packed, dtype=torch.uint8)
-                self.world.start_send_tensors(message, lanes.NODE, lanes.FIRST_STREAM, None)
-        except MultiworldError as error:
-            self._lose(reason_of(error))
-
-    def _discard(self) -> None:
-        with self._lock:
-            self.queue.discard()
-            self.free = self.queue.free
-        self.timer_set = True  # nothing is sent any more
-
-    # ---- how far the node is behind
-
-    def _is_behind(self) -> bool:
-        return not self.is_over and self.room.is_behind(self.queue.num_unconfirmed)
-
-    def _confirm(self, position: int) -> None:
-        with self._lock:
-            self.queue.confirm(position)
-        self.room.confirm(position)
+    def first_unconfirmed(self) -> str:
+        """Return the oldest operation that may be lost, with its line; empty if there is none."""
+        return self.stream.queue.first_unconfirmed()
 
     # ---- news
 
     def _heard(self, message: memoryview) -> None:
         said = TO_MASTER.decode(message)
         if isinstance(said, Executed):
-            for failed in said.failures:
-                self.failures.note(failed)
-            self._confirm(said.position)
+            self.stream.executed(said)
         elif isinstance(said, Declined):
             self._give_up(said.id)
         elif isinstance(said, NodeHello):
@@ -218,15 +140,15 @@ class Session:
         try:
             sending = self.bulk.start_send_tensors(plain, lanes.NODE, id_, None)
         except MultiworldError as error:
-            self._lose(reason_of(error))
+            self._lose_by(error)
             return spec
-        self.room.hold(plain.nbytes)
+        self.stream.room.hold(plain.nbytes)
         self._sending[id_] = sending  # before the node hears of it: it may have no room
         sending.add_callback(lambda _: self._sent(id_, plain.nbytes))
         with self._lock:
-            self.queue.append((records.arrived(id_), "send", place))
+            self.stream.queue.append((records.arrived(id_), "send", place))
             self._tell(Arrives(id=id_, spec=specs.to_json(spec)), lanes.ARRIVALS)
-        self.queued()
+        self.stream.queued()
         if wait:
             self._wait_sent(sending)
         return spec
@@ -237,12 +159,12 @@ class Session:
         except RequestCancelledError:
             return  # the node has no room: what needs the tensor gets that error
         except MultiworldError as error:
-            self._lose(reason_of(error))
+            self._lose_by(error)
 
     def _sent(self, id_: int, num_bytes: int) -> None:
         """On whichever thread a large tensor was sent, or given up."""
         self._sending.pop(id_, None)
-        self.room.release(num_bytes)
+        self.stream.room.release(num_bytes)
 
     def _give_up(self, id_: int) -> None:
         """The node has no room for a large tensor: do not wait until it takes it."""
@@ -332,18 +254,15 @@ class Session:
         try:
             self.world.start_send_tensors(encoded, lanes.NODE, tag, None)
         except MultiworldError as error:
-            self._lose(reason_of(error))
+            self._lose_by(error)
 
     def _request(self, record: Callable[[int], bytes], operation: str, *, is_users: bool = True) -> tuple[int, int]:
         """Queue a record that is answered, and send it; return the request, and the position of its record."""
         request = next(self._requests)
         if self.is_over:
-            return request, self.queue.position
-        with self._lock:
-            place = origin(sys._getframe(2)) if is_users else None
-            batch, position = self.queue.take((record(request), operation, place))
-            self._send(batch)
-        return request, position
+            return request, self.stream.queue.position
+        place = origin(sys._getframe(2)) if is_users else None
+        return request, self.stream.request((record(request), operation, place))
 
     @plainly
     def _reply(self, request: int, position: int | None, operation: str, line: str) -> memoryview | ToMaster:
@@ -360,9 +279,9 @@ class Session:
     def _read(self, reply: memoryview, position: int | None) -> memoryview | ToMaster:
         """Return what a reply says; raise the failure that it tells. ``position``: of the record that it answers."""
         said = read(reply)
-        error = self.failures.seen(said) if isinstance(said, Failed) else None  # before its line is forgotten
+        error = self.stream.failures.seen(said) if isinstance(said, Failed) else None  # before its line is forgotten
         if position is not None:
-            self._confirm(position + 1)
+            self.stream.confirm(position + 1)
         if error is not None:
             raise type(error)(*error.args)
         return said
@@ -391,12 +310,12 @@ class Session:
     def death(self, operation: str, line: str) -> NodeDeadError:
         """Return the error for an operation that needs the node, which is lost."""
         self._death_was_seen = True
-        return NodeDeadError(self.number, operation, line, self.dead or "", self.queue.first_unconfirmed())
+        return NodeDeadError(self.number, operation, line, self.dead or "", self.first_unconfirmed())
 
     def unseen_errors(self) -> list[RemoteError]:
         """Return what nobody got: failures, and the loss of the node if commands were lost with it."""
-        unseen: list[RemoteError] = list(self.failures.unseen.values())
-        if self.dead is not None and not self._death_was_seen and self.queue.first_unconfirmed():
+        unseen: list[RemoteError] = list(self.stream.failures.unseen.values())
+        if self.dead is not None and not self._death_was_seen and self.first_unconfirmed():
             unseen.append(self.death("the end of the program", "the end"))
         return unseen
 
@@ -414,13 +333,17 @@ class Session:
     def end(self, reason: str) -> None:
         """The connection ends here; its tensors can't be used any more."""
         self.ended = self.ended or reason
-        self.room.look_again()
+        self.free = ignore
+        self.stream.room.look_again()
 
     def _error_of(self, error: BaseException, operation: str, line: str) -> Exception:
         if self.ended is not None:
             return ConnectionEndedError(self.ended)
-        self._lose(reason_of(error))
+        self._lose_by(error)
         return self.death(operation, line)
+
+    def _lose_by(self, error: BaseException) -> None:
+        self._lose(reason_of(error))
 
     def _lost(self) -> None:
         error = self.world.error
@@ -435,14 +358,15 @@ class Session:
         is_first = not self.is_over
         if is_first:
             self.dead = reason
-        self.room.look_again()
+            self.free = ignore
+        self.stream.room.look_again()
         if is_first:
             self.world.later(0.0, self._clear)
 
     def _clear(self) -> None:
         """Give up what waits for a lost node, and the world of the two that may still stand."""
-        self._discard()
-        self.failures.clear()
+        self.stream.discard()
+        self.stream.failures.clear()
         self.world.abort()
         self.bulk.abort()
 

@@ -30,12 +30,12 @@ class NodesStatistics:
         sessions = list(sessions)
         each = [session.statistics for session in sessions]
         return cls(
-            num_commands=sum(session.queue.position for session in sessions),
+            num_commands=sum(session.stream.queue.position for session in sessions),
             num_batches=sum(one.num_batches for one in each),
             sent_bytes=sum(one.sent_bytes for one in each),
             fetched_bytes=sum(one.fetched_bytes for one in each),
-            num_waits=sum(session.room.num_waits for session in sessions),
-            num_failures=sum(session.failures.total for session in sessions),
+            num_waits=sum(session.stream.room.num_waits for session in sessions),
+            num_failures=sum(session.stream.failures.total for session in sessions),
             syncs=sync_points.total,
             syncs_by_line=dict(sync_points.by_line),
         )

@@ -12,8 +12,9 @@ from typing import Any, Final
 from ..protocol import records
 from ..protocol.records import FIRST_PLAN
 from ..protocol.template import Keywords, Template
+from ..session.command_stream import BATCH, CommandStream
 from ..session.origins import origin
-from ..session.session import BATCH, Session, next_id
+from ..session.session import Session, next_id
 from .wrapping import make
 
 MAX_PLANS: Final = 20_000
@@ -54,7 +55,7 @@ class Plan:
         self._single = specs[0] if returns is None else -1
         self._pack = template.numbers.pack
         self._define = records.define(self.number, template.encode())
-        self._known_by: list[weakref.ref[Session]] = []
+        self._known_by: list[weakref.ref[CommandStream]] = []
 
     def run(
         self,
@@ -66,12 +67,13 @@ class Plan:
         kwargs: Keywords,
     ) -> Any:
         """Queue the call and return its results, which do not exist yet."""
-        queue = session.queue
+        stream = session.stream
+        queue = stream.queue
         number = self.number
-        if number not in session.known_plans:
+        if number not in stream.known_plans:
             queue.append((self._define, self.name, None))  # first: another thread takes what is known for sent
-            session.known_plans.add(number)
-            self._known_by.append(weakref.ref(session))
+            stream.known_plans.add(number)
+            self._known_by.append(weakref.ref(stream))
         if self._returns is None:
             id_ = next_id()
             result: Any = make(cls, session, self._single, id_)
@@ -81,17 +83,17 @@ class Plan:
             result = self._returns(new, args, kwargs)
             record = self._pack(number, *[each._id for each in new], *ids, *floats)
         queue.append((record, self.name, origin(sys._getframe(2))))
-        if not session.timer_set or len(queue.waiting) >= BATCH:
-            session.queued()
+        if not stream.timer_set or len(queue.waiting) >= BATCH:
+            stream.queued()
         return result
 
     def __del__(self) -> None:
         """Tell the nodes that know this plan to drop it: nobody is about to call by it any more."""
         for reference in self._known_by:
-            session = reference()
-            if session is not None:
-                session.known_plans.discard(self.number)
-                session.queue.append((records.forget(self.number), self.name, None))
+            stream = reference()
+            if stream is not None:
+                stream.known_plans.discard(self.number)
+                stream.queue.append((records.forget(self.number), self.name, None))
 
 
 class PlanCache:

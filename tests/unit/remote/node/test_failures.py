@@ -28,7 +28,7 @@ def test_dependents_of_a_failure_do_not_run_and_independents_do(fake: FakeNode) 
         values(failed)
     torch.manual_seed(3)
     assert torch.equal(values(drawn), torch.rand(4))  # no dependent took a number from the generator
-    assert fake.session.failures.total == 1
+    assert fake.session.stream.failures.total == 1
 
 
 def test_a_tensor_that_was_to_be_written_is_lost_with_its_views(fake: FakeNode) -> None:

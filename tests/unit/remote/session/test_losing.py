@@ -45,7 +45,7 @@ def test_operations_on_tensors_of_a_lost_node_keep_nothing_and_wait_for_nothing(
     fake.run_timers()
     for _ in range(1000):
         x = x + 1
-    queue = fake.session.queue
+    queue = fake.session.stream.queue
     assert (len(queue.waiting), len(queue._sent), len(queue._freed), fake.world.timers) == (0, 1, 0, [])
     with pytest.raises(NodeDeadError, match=r"aten\.add_\.Tensor at .*test_losing\.py") as caught:
         values(x)
@@ -107,7 +107,7 @@ def test_a_wait_for_room_ends_with_the_node(monkeypatch: pytest.MonkeyPatch) -> 
             x.add_(1)
 
     thread, errors = in_thread(add_often)
-    while not fake.session.room.num_waits:
+    while not fake.session.stream.room.num_waits:
         threading.Event().wait(0.001)
     release.set()
     fake.lose()
@@ -120,11 +120,11 @@ def test_bytes_of_a_large_tensor_count_until_it_is_sent(fake: FakeNode, monkeypa
     monkeypatch.setattr(room, "MAX_UNCONFIRMED_BYTES", 300_000)
     sending: Operation[None] = Operation()
     monkeypatch.setattr(fake.bulk, "start_send_tensors", lambda *_: sending)
-    assert not fake.session.room.is_behind(0)
+    assert not fake.session.stream.room.is_behind(0)
     fake.node.send(torch.zeros(100_000), non_blocking=True)
-    assert fake.session.room.is_behind(0)
+    assert fake.session.stream.room.is_behind(0)
     sending.succeed(None)
-    assert not fake.session.room.is_behind(0)
+    assert not fake.session.stream.room.is_behind(0)
 
 
 def test_a_batch_with_much_in_it_is_confirmed_at_once(fake: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def test_a_batch_with_much_in_it_is_confirmed_at_once(fake: FakeNode, monkeypatc
     for _ in range(20):  # a master that waits for room sends nothing more, so it must hear of it without asking
         fake.node.send(torch.zeros(5000))
     fake.session.flush()
-    assert not fake.session.room.is_behind(0)
+    assert not fake.session.stream.room.is_behind(0)
 
 
 def test_errors_that_nobody_saw_are_known_at_the_end(fake: FakeNode) -> None:
@@ -161,7 +161,7 @@ def test_the_failures_that_are_kept_are_bounded(fake: FakeNode, monkeypatch: pyt
     for _ in range(25):
         last = fake.node.zeros(3).index_select(0, index)
     fake.node.synchronize()
-    assert (fake.session.failures.total, len(fake.session.failures.unseen)) == (25, 10)
+    assert (fake.session.stream.failures.total, len(fake.session.stream.failures.unseen)) == (25, 10)
     with pytest.raises(RemoteOperationError, match=r"test_losing\.py"):
         values(last)
 

@@ -139,9 +139,9 @@ def test_a_lost_node_is_named_by_the_next_wait(fake: FakeNode) -> None:
 
 def test_a_batch_leaves_by_itself_after_a_moment(fake: FakeNode) -> None:
     fake.node.send(torch.ones(2))
-    assert fake.session.queue.position == 0
+    assert fake.session.stream.queue.position == 0
     fake.run_timers()
-    assert fake.session.queue.position > 0
+    assert fake.session.stream.queue.position > 0
 
 
 async def test_a_coroutine_awaits_values(node: Node) -> None:

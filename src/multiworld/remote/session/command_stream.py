@@ -1,0 +1,150 @@
+"""The commands of one stream to a node, as its master has them: queued, sent in batches, followed to their end."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from ...errors import MultiworldError
+from ...world.world import World
+from ..protocol import lanes
+from ..protocol.messages import Executed
+from .command_queue import Command, CommandQueue
+from .failures import Failures
+from .origins import origin
+from .plainly import plainly
+from .room import Room
+
+BATCH: Final = 128
+"""Commands that are sent together."""
+TICK_S: Final = 0.001
+"""Commands wait at most so long for others, if nobody waits for them."""
+MAX_IDLE_TICKS: Final = 20
+"""A master that issues nothing for so long needs no ticks. To begin with them again costs a wake-up of a thread."""
+
+
+@dataclass
+class SessionStatistics:
+    """Sizes in bytes."""
+
+    num_batches: int = 0
+    sent_bytes: int = 0
+    fetched_bytes: int = 0
+
+
+class CommandStream:
+    """``known_plans``: numbers of the plans that this stream has defined. ``timer_set``: whether a tick is to come.
+
+    Commands are appended to ``queue`` from any thread; ``queued`` is called behind them.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        node: int,
+        world: World,
+        statistics: SessionStatistics,
+        lock: threading.RLock,
+        is_over: Callable[[], bool],
+        lose: Callable[[Exception], None],
+    ) -> None:
+        """``lock``: of the session, whose streams share it. ``lose`` is called with the error of a lost node."""
+        self.number = number
+        self.queue = CommandQueue()
+        self.failures = Failures(node, self.queue)
+        self.room = Room()
+        self.known_plans: set[int] = set()
+        self.timer_set = False
+        self._num_idle_ticks = 0
+        self._world, self._statistics = world, statistics
+        self._lock = lock  # one batch is taken and sent at a time
+        self._is_over, self._lose = is_over, lose
+
+    # ---- commands
+
+    def emit(self, record: bytes, operation: str, depth: int = 1) -> None:
+        """Queue one record. A lost node takes nothing any more: who waits for the outcome learns it."""
+        self.queue.append((record, operation, origin(sys._getframe(depth))))
+        self.queued()
+
+    def queued(self) -> None:
+        """Something was appended to the queue: send it, now or a moment later."""
+        if len(self.queue.waiting) >= BATCH or self._is_over():
+            self.flush()
+        elif not self.timer_set:
+            self.timer_set, self._num_idle_ticks = True, 0
+            self._world.later(TICK_S, self._tick)
+
+    def flush(self, *, may_wait: bool = True) -> None:
+        """Send what is queued. Waits while the node is too far behind."""
+        if self._is_over():
+            self.discard()
+            return
+        with self._lock:
+            batch, _ = self.queue.take()
+            if not batch:
+                return
+            self._send(batch)
+        if may_wait and self._is_behind():
+            self.room.wait(self._is_behind)
+
+    def request(self, last: Command) -> int:
+        """Send what is queued with ``last`` behind it, which is answered; return the position of that."""
+        with self._lock:
+            batch, position = self.queue.take(last)
+            self._send(batch)
+        return position
+
+    def discard(self) -> None:
+        """The node is lost, or the connection ended: forget all, and send nothing any more."""
+        with self._lock:
+            self.queue.discard()
+        self.timer_set = True
+
+    def _tick(self) -> None:
+        """On the progress thread, which must not wait: send what waits, and come again while something is issued."""
+        if self._is_over():
+            return
+        self._num_idle_ticks = 0 if self.queue.waiting else self._num_idle_ticks + 1
+        self.flush(may_wait=False)
+        if self._num_idle_ticks >= MAX_IDLE_TICKS:
+            self.timer_set = False
+            if not self.queue.waiting:  # looked at last: what is appended from now on sets the timer
+                return
+            self.timer_set = True
+        self._world.later(TICK_S, self._tick)
+
+    @plainly
+    def _send(self, batch: bytes) -> None:
+        packed = bytearray(batch)
+        self._statistics.num_batches += 1
+        if len(packed) > lanes.INLINE_BYTES:
+            self.room.hold_until(self.queue.position, len(packed))
+        tag = lanes.FIRST_STREAM + self.number
+        try:
+            if not self._world.send_bytes(packed, lanes.NODE, tag):
+                self._world.start_send_tensors(torch.frombuffer(packed, dtype=torch.uint8), lanes.NODE, tag, None)
+        except MultiworldError as error:
+            self._lose(error)
+
+    # ---- how far the node is behind
+
+    def executed(self, said: Executed) -> None:
+        """The node has executed some of it."""
+        for failed in said.failures:
+            self.failures.note(failed)
+        self.confirm(said.position)
+
+    def confirm(self, position: int) -> None:
+        """All records before ``position`` were executed."""
+        with self._lock:
+            self.queue.confirm(position)
+        self.room.confirm(position)
+
+    def _is_behind(self) -> bool:
+        return not self._is_over() and self.room.is_behind(self.queue.num_unconfirmed)
