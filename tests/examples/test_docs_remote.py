@@ -56,6 +56,16 @@ def test_what_needs_a_failed_operation_says_where_that_was_issued(tmp_path: Path
     assert f"{path}:{line}" in printed
 
 
+def test_a_node_calls_what_it_declared_and_keeps_what_comes_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, "remote_call.py")
+    monkeypatch.chdir(tmp_path)
+    shape, refused = output_of(path).splitlines()
+    assert shape == "torch.Size([64, 20]) 1 128"
+    assert "node 1 does not call 'os:system'" in refused
+
+
 def test_the_lines_of_the_readme(tmp_path: Path) -> None:
     printed = output_of(written(tmp_path, "square.py", "README.md"))
     assert len(re.findall(r"-?\d+\.\d+(?:e[+-]\d+)?", printed)) == 9

@@ -15,13 +15,14 @@ from multiworld.testing import wait_until
 from tests import warm_programs
 
 TOKEN = "0123456789abcdef0123"
+CALLED = "tests.unit.remote.functions_of_nodes"
 
 pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    command = [sys.executable, "-m", "multiworld", "nodes", "serve", "--port", "0"]
+    command = [sys.executable, "-m", "multiworld", "nodes", "serve", "--port", "0", "--call", f"{CALLED}:load_shard"]
     environment = {**os.environ, "MULTIWORLD_TOKEN": TOKEN}
     node = warm_programs.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     try:
@@ -50,6 +51,15 @@ def test_masters_come_one_after_the_other_and_a_second_one_is_told_who_is_there(
         for _ in range(2):  # what was freed travels behind the first wait, and is done before the second
             nodes[1].synchronize()
         assert nodes[1].statistics.num_tensors == 0  # nothing of the first master's either
+
+
+def test_a_function_that_is_declared_there_is_called_and_others_are_not(address: str) -> None:
+    with remote.connect(address, token=TOKEN) as nodes:
+        assert nodes[1].call(f"{CALLED}:load_shard", "ab").fetch().tolist() == [[0.5, 0.5], [0.5, 0.5]]
+        with pytest.raises(remote.CallNotDeclaredError, match=f"declared: {CALLED}:load_shard"):
+            nodes[1].call(f"{CALLED}:state", 1.0, [])
+    with pytest.raises(ValueError, match="a node at an address declares its own: multiworld nodes serve --call"):
+        remote.connect(address, token=TOKEN, calls=["torch:load"])
 
 
 def test_a_wrong_token_and_an_address_without_a_node_are_told_at_once(address: str) -> None:

@@ -33,7 +33,8 @@ Exit status: 0, 1 if a node cannot be reached, 2 for a command that makes no sen
 EPILOG_OF_SERVE = """\
 A program on another host gets it with remote.connect("tcp://HOST:PORT"), with the same MULTIWORLD_TOKEN, which is
 needed on every address but those of loopback. The node serves one master at a time, and the next when that one is done
-or lost; each finds it without tensors. It executes PyTorch's own operators and those that are allowed here.
+or lost; each finds it without tensors. It executes PyTorch's own operators, and those that are allowed here. Functions
+that are declared here (--call package.module:function) can be called by masters, and no others.
 
 Exit status: 128 + N after signal N, 1 if the port is taken, 2 for a command that makes no sense."""
 
@@ -91,12 +92,14 @@ def _serve(arguments: Sequence[str]) -> int:
         print(f"{SERVE}: {error}", file=sys.stderr)
         return 2
     from ..remote.node.standing import serve_at  # which needs torch
+    from ..remote.protocol.calls import declared_by_options
 
     try:
         serve_at(
             f"tcp://{bracketed(options.host)}:{options.port}",
             _tell_ready,
             allow=frozenset(options.allow),
+            calls=declared_by_options(options.call, options.replayable),
             backend=options.backend,
         )
     except ValueError as error:
@@ -125,6 +128,16 @@ def parser_of_serve() -> CommandParser:
     parser.add_argument("--backend", default="auto", help="the channel of large tensors, the same as the masters'")
     parser.add_argument(
         "--allow", action="append", default=[], metavar="NAMESPACE", help="execute operators of this namespace, too"
+    )
+    parser.add_argument(
+        "--call", action="append", default=[], metavar="MODULE:FUNCTION", help="a function that masters may have called"
+    )
+    parser.add_argument(
+        "--replayable",
+        action="append",
+        default=[],
+        metavar="MODULE:FUNCTION",
+        help="as --call; called again, it returns the same",
     )
     parser.add_argument(
         "--import", action="append", default=[], metavar="MODULE", dest="imports", help="a module to import first"

@@ -6,6 +6,7 @@ See ``docs/remote.md``.
 from .connecting.connect import connect
 from .device_name.use import use_device_name
 from .errors import (
+    CallNotDeclaredError,
     ConnectError,
     ConnectionEndedError,
     DeviceNameError,
@@ -21,12 +22,15 @@ from .events import NodeEvent, NodeJoined, NodeLost
 from .master.local import local
 from .master.node import Node
 from .master.nodes import Nodes
+from .protocol.calls import DeclaredCall
 from .session.sync_points import no_sync
 from .tensor.remote_tensor import RemoteTensor
 
 __all__ = [
+    "CallNotDeclaredError",
     "ConnectError",
     "ConnectionEndedError",
+    "DeclaredCall",
     "DeviceNameError",
     "Node",
     "NodeDeadError",

@@ -83,6 +83,21 @@ class UnsupportedOperationError(RemoteError, NotImplementedError):
         return f"{self.operation}: {self.reason}. {self.advice}"
 
 
+class CallNotDeclaredError(RemoteError):
+    """A node was asked to call a function that its own side did not declare. ``declared``: those that it did."""
+
+    def __init__(self, node: int, function: str, declared: tuple[str, ...] = ()) -> None:
+        super().__init__(node, function, declared)
+        self.node, self.function, self.declared = node, function, declared
+
+    def __str__(self) -> str:
+        return (
+            f"node {self.node} does not call {self.function!r}: it did not declare it (declared: "
+            f"{', '.join(self.declared) or 'none'}). Declare it where the node starts: multiworld nodes serve --call "
+            f"{self.function}, or calls=[{self.function!r}] of remote.local, or of remote.connect on the node's rank"
+        )
+
+
 class ConnectionEndedError(RemoteError):
     """A remote tensor was used after its connection ended, or in a forked child."""
 

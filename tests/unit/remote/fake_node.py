@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from multiworld.errors import WorldBrokenError
 from multiworld.remote.master.node import Node
 from multiworld.remote.node import serving
 from multiworld.remote.node.serving import NodeOptions
+from multiworld.remote.protocol.calls import DeclaredCall
 from multiworld.remote.protocol.messages import Welcome
 from multiworld.remote.session.session import Session
 from multiworld.remote.session.sync_points import SyncPoints
@@ -170,18 +171,23 @@ class FakeNode:
     A context manager: at its end the node has executed all, and has raised nothing.
     """
 
-    def __init__(self, number: int = 1) -> None:
+    def __init__(self, number: int = 1, calls: Sequence[DeclaredCall] = ()) -> None:
         self.world, theirs = fake_pair()
         self.bulk, their_bulk = fake_pair()
         self.sync_points = SyncPoints()
-        self.session = Session(number, cast("World", self.world), cast("World", self.bulk), self.sync_points)
+        greeted = threading.Event()
+        self.session = Session(
+            number, cast("World", self.world), cast("World", self.bulk), self.sync_points, lambda hello: greeted.set()
+        )
         self.node = Node(number)
         self.node.take(self.session)
-        self.there = serving.Session(NodeOptions(number=number), cast("World", theirs), cast("World", their_bulk))
+        options = NodeOptions(number=number, calls=tuple(calls))
+        self.there = serving.Session(options, cast("World", theirs), cast("World", their_bulk))
         self.session.tell(Welcome(number=number))
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._serve, name=f"fake-node-{number}", daemon=True)
         self._thread.start()
+        assert greeted.wait(PATIENCE_S)
 
     def __enter__(self) -> FakeNode:
         return self

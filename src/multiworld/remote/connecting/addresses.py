@@ -26,6 +26,8 @@ def connect_to(addresses: str, settings: Settings, timeout_s: float) -> Nodes:
     urls = urls_of(addresses)
     if settings.allow:
         raise ValueError("allow=: a node at an address allows for itself: multiworld nodes serve --allow NAMESPACE")
+    if settings.calls:
+        raise ValueError("calls=: a node at an address declares its own: multiworld nodes serve --call MODULE:FUNCTION")
     manager = WorldManager(job=JOB, token=settings.token, lease_s=settings.lease_s)
     bulk_manager = WorldManager(job=JOB, token=settings.token, lease_s=settings.lease_s)
     claims: list[TCPStore] = []

@@ -9,6 +9,7 @@ import torch
 from ...world.liveness import DEFAULT_LEASE_S
 from ..backends import check_backend
 from ..master.nodes import Nodes
+from ..protocol.calls import DeclaredCall, declared
 from .addresses import connect_to
 from .launched import connect_launched
 from .settings import Settings
@@ -22,6 +23,7 @@ def connect(
     token: str | None = None,
     backend: str = "auto",
     allow: Iterable[str] = (),
+    calls: Iterable[str | DeclaredCall] = (),
     num_threads: int | None = None,
     lease_s: float = DEFAULT_LEASE_S,
     timeout_s: float = TIMEOUT_S,
@@ -34,8 +36,10 @@ def connect(
 
     ``addresses``: of nodes that ``multiworld nodes serve`` has started, as ``"tcp://a:29500,b:29500"``; they get the
     numbers from 1. ``token``: their secret; default: ``MULTIWORLD_TOKEN``. ``backend``: the channel of large tensors.
-    ``allow``: namespaces of operators that the launcher's nodes execute besides PyTorch's. ``num_threads``: of each
-    node's operations; default: as many as this process has; 0: as many as the node likes.
+    ``allow``: namespaces of operators that the launcher's nodes execute besides PyTorch's.
+    ``calls``: functions for ``nodes[1].call``, as ``"package.module:function"``: each rank calls those that its own
+    program declares here. ``num_threads``: of each node's operations; default: as many as this process has; 0: as many
+    as the node likes.
 
     Raises ConnectError, TimeoutError; ValueError for a backend that is not there.
     """
@@ -46,6 +50,7 @@ def connect(
         allow=tuple(allow),
         num_threads=torch.get_num_threads() if num_threads is None else num_threads,
         lease_s=lease_s,
+        calls=tuple(declared(calls).values()),
     )
     nodes = connect_launched(settings) if addresses is None else connect_to(addresses, settings, timeout_s)
     try:

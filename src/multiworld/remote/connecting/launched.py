@@ -50,7 +50,8 @@ def _nodes_of(world_size: int, settings: Settings) -> Nodes:
     bulk_manager = WorldManager(lease_s=settings.lease_s)
     try:
         store = manager.serve_store("tcp://127.0.0.1:0")
-        beside = LocalNodes(store, token_of_environment(), settings.bulk_backend, manager.job, settings.allow)
+        own = [each for each in settings.calls if not each.name.startswith("__main__:")]  # which no other process has
+        beside = LocalNodes(store, token_of_environment(), settings.bulk_backend, manager.job, settings.allow, own)
 
         def prepare(number: int) -> None:
             if number == BESIDE:
@@ -77,7 +78,11 @@ def _serve(rank: int, settings: Settings) -> NoReturn:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # in the middle of an operation, too: there is nothing to save
     options = NodeOptions(
-        number=rank, backend=settings.bulk_backend, allowed=ALLOWED | frozenset(settings.allow), once=False
+        number=rank,
+        backend=settings.bulk_backend,
+        allowed=ALLOWED | frozenset(settings.allow),
+        calls=settings.calls,
+        once=False,
     )
     with (
         WorldManager(lease_s=settings.lease_s) as manager,

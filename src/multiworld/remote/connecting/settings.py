@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..protocol.calls import DeclaredCall
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -14,6 +16,7 @@ class Settings:
     allow: tuple[str, ...]
     num_threads: int
     lease_s: float
+    calls: tuple[DeclaredCall, ...] = ()
 
     @property
     def bulk_backend(self) -> str:

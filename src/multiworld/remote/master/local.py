@@ -18,6 +18,8 @@ from ...world.liveness import DEFAULT_LEASE_S
 from ...world.manager import WorldManager
 from ..backends import check_backend
 from ..errors import ConnectError
+from ..protocol.calls import DeclaredCall, declared
+from .declaring import check_module, options_of
 from .nodes import Nodes
 from .roster import NodePlace
 
@@ -31,9 +33,17 @@ LAUNCHERS = frozenset({AGENT_VARIABLE, WORKER_VARIABLE})
 class LocalNodes:
     """The child processes, by the number of their node."""
 
-    def __init__(self, store: str, token: str, backend: str, job: str = JOB, allow: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        store: str,
+        token: str,
+        backend: str,
+        job: str = JOB,
+        allow: Iterable[str] = (),
+        calls: Iterable[DeclaredCall] = (),
+    ) -> None:
         self._store, self._token, self._backend, self._job = store, token, backend, job
-        self._allow = tuple(allow)
+        self._allow, self._calls = tuple(allow), tuple(calls)
         self._lock = threading.Lock()  # a node may be started, on the roster's thread, while all end
         self._children: dict[int, subprocess.Popen[bytes]] = {}  # guarded by _lock
         self._is_closed = False  # guarded by _lock
@@ -49,6 +59,7 @@ class LocalNodes:
             f"--backend={self._backend}",
             f"--job={self._job}",
             *(f"--allow={namespace}" for namespace in self._allow),
+            *options_of(self._calls),
         ]
         environment = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
         if self._token:
@@ -83,24 +94,30 @@ def local(
     *,
     backend: str = "auto",
     num_threads: int | None = None,
+    calls: Iterable[str | DeclaredCall] = (),
     lease_s: float = DEFAULT_LEASE_S,
     timeout_s: float = START_S,
 ) -> Nodes:
     """Start ``num_nodes`` processes on this host, and return them as the nodes 1 to ``num_nodes``.
 
     ``num_threads``: of each node's operations; default: as many as this process has, so that results are the same bits.
+    ``calls``: functions for ``nodes[1].call``, as ``"package.module:function"``; the nodes import from where this
+    process does.
     ``lease_s``: a node that shows no sign of life for so long is lost. Raises ConnectError, TimeoutError; ValueError
-    for a backend that is not there.
+    for a backend that is not there, and for a call whose module is not.
     """
     if type(num_nodes) is not int or num_nodes < 1:
         raise ValueError(f"num_nodes={num_nodes!r}: expected a number from 1")
     check_backend(backend)
+    known = tuple(declared(calls).values())
+    for each in known:
+        check_module(each)
     token = secrets.token_hex(32)
     manager = WorldManager(job=JOB, token=token, lease_s=lease_s)
     bulk_manager = WorldManager(job=JOB, token=token, lease_s=lease_s)
     try:
         store = manager.serve_store("tcp://127.0.0.1:0")
-        children = LocalNodes(store, token, backend)
+        children = LocalNodes(store, token, backend, calls=known)
         nodes = Nodes(
             [NodePlace(number=number, store=store) for number in range(1, num_nodes + 1)],
             manager,

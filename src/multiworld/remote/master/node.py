@@ -13,6 +13,7 @@ from ..errors import ConnectError, NodeDeadError
 from ..protocol.messages import NodeHello, NodeStatistics
 from ..session.origins import here
 from ..session.session import Session
+from ..tensor.calling import call
 from ..tensor.creating import OnNode
 from ..tensor.moving import send
 from ..tensor.remote_tensor import RemoteTensor
@@ -42,11 +43,11 @@ class Node:
         if function is None:
             raise AttributeError(f"a node has no attribute {name!r}, and torch has no function of that name")
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def make(*args: Any, **kwargs: Any) -> Any:
             with self:
                 return function(*args, **kwargs)
 
-        return call
+        return make
 
     def __enter__(self) -> Node:
         mode = OnNode(RemoteTensor, self.session)
@@ -123,6 +124,18 @@ class Node:
         ``non_blocking``: do not wait until it was sent; leave its memory alone until the copy was fetched or used.
         """
         return send(RemoteTensor, self.session(), tensor, wait=not non_blocking)  # type: ignore[no-any-return]
+
+    def call(self, function: str, *args: Any, like: Any = None, **kwargs: Any) -> Any:
+        """Have the node call a function that it declared (``"package.module:function"``), and return what comes out.
+
+        Tensors in it are remote ones of this node; numbers, strings and None come as they are, in lists, tuples and
+        dicts. Arguments: tensors of this node, small ones of the master, numbers, strings, dtypes, None, and lists of
+        them; a tuple arrives as a list. It waits for what came out. With ``like``, the same with tensors of that shape
+        and dtype in it (also on "meta"), it does not: what is returned otherwise fails as any operation.
+
+        Raises CallNotDeclaredError, RemoteOperationError, NodeDeadError; TypeError for what does not travel.
+        """
+        return call(RemoteTensor, self.session(), function, args, kwargs, like)
 
     def load(self, module: nn.Module) -> nn.Module:
         """Move the parameters and buffers of a module to this node, in place; return the module."""

@@ -17,6 +17,7 @@ from ..protocol.messages import Executed, Failed, Outcome
 from ..protocol.outcomes import show
 from ..protocol.records import FIRST_PLAN, HEAD, Kind
 from ..protocol.template import decode
+from .calls import Calls
 from .failing import describe_failure
 from .plan import Plan
 from .replies import Replies
@@ -50,6 +51,9 @@ class Executor:
             Kind.RESTORE_GENERATOR: self._restore_generator,
             Kind.ASK: self._ask,
             Kind.SYNC: self._sync,
+            **Calls(
+                shared, replies, arrive=self._arrive, tell_failures=self._tell_failures, failed=self._failure
+            ).handlers,
         }
 
     @property
@@ -142,9 +146,10 @@ class Executor:
         except Exception as error:
             self._table[id_] = Lost(self._failure(error))
 
-    def _failure(self, error: BaseException) -> Failed:
+    def _failure(self, error: BaseException, place: str = "") -> Failed:
+        """Note a failure; ``place``: where on the node it was raised, if that is in a program of the user's."""
         kind, text = describe_failure(error, self._table)
-        failed = Failed(stream=self._stream, position=self._position, kind=kind, text=text)
+        failed = Failed(stream=self._stream, position=self._position, kind=kind, text=f"{text}{place}")
         self._failures.append(failed)
         return failed
 

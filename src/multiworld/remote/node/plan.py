@@ -100,7 +100,7 @@ class Plan:
             self.is_usual = self._single and not self._conform
             self.is_plain = self.is_usual and self._plain and not self.writes
         if self._conform:
-            return [_conformed(tensor, spec) for tensor, spec in pairs]
+            return [conformed(tensor, spec) for tensor, spec in pairs]
         return [tensor for tensor, _ in pairs if tensor is not None]
 
     def _reshape(self, tensor: Tensor, spec: Spec) -> None:
@@ -109,8 +109,8 @@ class Plan:
         if (there.size, there.dtype) != (spec.size, spec.dtype):
             raise UnforeseenOutputError(self.operator, f"an argument became {there}, not {spec}")
         if _significant(there) != _significant(spec):
-            conformed = _conformed(tensor, spec)
-            tensor.set_(conformed.untyped_storage(), spec.offset, spec.size, spec.stride)
+            moved = conformed(tensor, spec)
+            tensor.set_(moved.untyped_storage(), spec.offset, spec.size, spec.stride)
 
     def _are_as_foreseen(self, pairs: Sequence[tuple[Tensor | None, Spec]]) -> bool:
         """Look at all: one that is of another shape or dtype is an error."""
@@ -152,7 +152,7 @@ def _significant(spec: Spec) -> tuple[object, ...]:
     return (strides, spec.offset, spec.conj, spec.neg)
 
 
-def _conformed(tensor: Tensor | None, spec: Spec) -> Tensor:
+def conformed(tensor: Tensor | None, spec: Spec) -> Tensor:
     """Return the values with the strides that the master foresaw."""
     assert tensor is not None
     if tensor.is_conj() and not spec.conj:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,7 @@ from ...world.manager import WorldManager
 from ...world.world import World
 from ..lane import Lane, listen
 from ..protocol import lanes, messages
+from ..protocol.calls import DeclaredCall, declared
 from ..protocol.lanes import names_of
 from ..protocol.messages import (
     TO_NODE,
@@ -31,6 +32,7 @@ from ..protocol.messages import (
 )
 from ..version import own_version
 from .executor import Executor
+from .functions import Functions
 from .operators import ALLOWED
 from .replies import Replies
 from .shared import Shared
@@ -56,14 +58,15 @@ class RefusedByMasterError(MultiworldError):
 class NodeOptions:
     """``number``: of the node. ``store``: where its worlds form; None: the launcher's. ``backend``: of large tensors.
 
-    ``allowed``: namespaces of operators. ``once``: end with the first master that is lost. ``forever``: serve the next
-    master also when one is done.
+    ``allowed``: namespaces of operators. ``calls``: functions that masters may have called.
+    ``once``: end with the first master that is lost. ``forever``: serve the next master also when one is done.
     """
 
     number: int
     store: str | None = None
     backend: str = "auto"
     allowed: frozenset[str] = ALLOWED
+    calls: tuple[DeclaredCall, ...] = ()
     once: bool = True
     forever: bool = False
 
@@ -125,7 +128,8 @@ class Session:
     def __init__(self, options: NodeOptions, world: World, bulk: World) -> None:
         self._number = options.number
         self._world = world
-        self._shared = Shared(bulk, options.allowed)
+        functions = Functions(declared(options.calls))
+        self._shared = Shared(bulk, options.allowed, functions)
         self._replies = Replies(world, bulk, self._shared)
         self._executor = Executor(0, self._shared, self._replies)
         self.was_ended = False
@@ -142,7 +146,7 @@ class Session:
     def run(self) -> None:
         """Raises WorldBrokenError when the master is lost, RefusedByMasterError."""
         world = self._world
-        self._replies.tell(hello_of_this_process())
+        self._replies.tell(hello_of_this_process(self._shared.functions.declared.values()))
         welcome = world.wait_thread(self._welcome, lanes.MASTER, None)
         if welcome.num_threads:
             torch.set_num_threads(welcome.num_threads)
@@ -190,7 +194,7 @@ def _join(manager: WorldManager, name: str, options: NodeOptions, backend: str) 
     )
 
 
-def hello_of_this_process() -> NodeHello:
+def hello_of_this_process(calls: Iterable[DeclaredCall] = ()) -> NodeHello:
     cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     return NodeHello(
         version=messages.VERSION,
@@ -199,4 +203,5 @@ def hello_of_this_process() -> NodeHello:
         pid=os.getpid(),
         host=socket.gethostname(),
         devices=("cpu", *cuda),
+        calls={each.name: each.replayable for each in calls},
     )

@@ -17,6 +17,7 @@ from ..protocol import lanes, specs
 from ..protocol.elements import tensor_of
 from ..protocol.messages import Arrives
 from ..protocol.specs import Spec
+from .functions import Functions
 from .operators import ALLOWED
 from .table import Arriving, Entry, Table
 
@@ -32,8 +33,9 @@ class Sending(NamedTuple):
 class Shared:
     """``sending``: tensors on their way to the master; an operation that writes one waits until it is sent."""
 
-    def __init__(self, bulk: World, allowed: Iterable[str] = ALLOWED) -> None:
+    def __init__(self, bulk: World, allowed: Iterable[str] = ALLOWED, functions: Functions | None = None) -> None:
         self.table: Table = {}
+        self.functions = Functions({}) if functions is None else functions
         self.allowed = frozenset(allowed)
         self.is_dropping = False
         self.sending: list[Sending] = []

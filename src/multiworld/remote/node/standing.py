@@ -11,7 +11,9 @@ from ...store.tcp import TCPStore
 from ...wire.progress.waiting import wait_blocking
 from ...world.liveness import DEFAULT_LEASE_S
 from ...world.manager import WorldManager
+from ..protocol.calls import DeclaredCall, declared
 from ..served import JOB, NUMBER, STATE, STATE_KEY, NodeState
+from .functions import Functions
 from .operators import ALLOWED
 from .serving import NodeOptions, Session, hello_of_this_process, serve_node
 
@@ -24,13 +26,16 @@ def serve_at(
     on_ready: Callable[[str, NodeState], object],
     *,
     allow: frozenset[str] = frozenset(),
+    calls: tuple[DeclaredCall, ...] = (),
     backend: str = "auto",
     lease_s: float = DEFAULT_LEASE_S,
 ) -> None:
     """Serve masters until the process is ended. ``on_ready`` is called with the URL that they connect to.
 
-    ``allow``: namespaces of operators besides PyTorch's. Raises StoreError if the port is taken.
+    ``allow``: namespaces of operators besides PyTorch's. ``calls``: functions for masters; they are imported first.
+    Raises StoreError if the port is taken, CallRefusedError for a function that is not there.
     """
+    Functions(declared(calls)).check()
     with (
         WorldManager(job=JOB, lease_s=lease_s) as manager,
         WorldManager(job=JOB, lease_s=lease_s) as bulk_manager,
@@ -39,7 +44,13 @@ def serve_at(
         with Publisher(wait_blocking(manager.start_store_client(store, CLIENT_S))) as publisher:
             on_ready(store, publisher.state())
             options = NodeOptions(
-                number=NUMBER, store=store, backend=backend, allowed=ALLOWED | allow, once=False, forever=True
+                number=NUMBER,
+                store=store,
+                backend=backend,
+                allowed=ALLOWED | allow,
+                calls=calls,
+                once=False,
+                forever=True,
             )
             serve_node(options, manager, bulk_manager, publisher.use)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from ...wire.messages import Json, MessageSet, message
@@ -13,7 +14,10 @@ VERSION = 1
 @message("node_hello")
 @dataclass(frozen=True, kw_only=True)
 class NodeHello:
-    """A node shows itself. ``devices``: ``cpu`` and its accelerators, as ``cuda:0``."""
+    """A node shows itself. ``devices``: ``cpu`` and its accelerators, as ``cuda:0``.
+
+    ``calls``: the functions that it declared, and whether they can be called again with the same result.
+    """
 
     version: int
     multiworld: str
@@ -21,6 +25,7 @@ class NodeHello:
     pid: int
     host: str
     devices: tuple[str, ...]
+    calls: Mapping[str, bool] = field(default_factory=dict)
 
 
 @message("welcome")

@@ -1,4 +1,4 @@
-"""What an operator returned, shown to the master: numbers as they are, tensors by their place among the ids."""
+"""What a call returned, shown to the master: numbers as they are, tensors by their place among the ids."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ def _shown(returned: Any, tensors: list[Tensor]) -> Any:
         return ["tensor", len(tensors) - 1]
     if isinstance(returned, (list, tuple)):
         return ["list" if isinstance(returned, list) else "tuple", [_shown(each, tensors) for each in returned]]
+    if isinstance(returned, dict):
+        return ["dict", [[_key(key), _shown(each, tensors)] for key, each in returned.items()]]
     return ["value", values.to_json(returned)]
 
 
@@ -47,4 +49,12 @@ def read(shown: Any, tensors: list[Any]) -> Any:
         return [read(each, tensors) for each in content]
     if kind == "tuple":
         return tuple(read(each, tensors) for each in content)
+    if kind == "dict":
+        return {values.from_json(key): read(each, tensors) for key, each in content}
     return values.from_json(content)
+
+
+def _key(key: object) -> Any:
+    if isinstance(key, (str, int, float)):
+        return values.to_json(key)
+    raise TypeError(f"a key {key!r}: expected a string or a number")

@@ -31,6 +31,7 @@ from ...world.world import World
 from ..errors import ConnectionEndedError, NodeDeadError, RemoteError
 from ..lane import bytes_of, listen
 from ..protocol import lanes, records, specs
+from ..protocol.calls import DeclaredCall
 from ..protocol.elements import arrived_spec, elements_of, tensor_of
 from ..protocol.messages import (
     TO_MASTER,
@@ -78,6 +79,8 @@ class Session:
         self.ended: str | None = None
         self.hello: NodeHello | None = None
         self.statistics = SessionStatistics()
+        self.before_call: Callable[[DeclaredCall, str], object] = lambda call, line: None
+        """Called with each function that the node is to call, and the line, before the call is queued. May raise."""
         self._lock = threading.RLock()  # one batch is taken and sent at a time
         self.stream = CommandStream(
             0, number, world, self.statistics, self._lock, is_over=lambda: self.is_over, lose=self._lose_by
@@ -208,17 +211,21 @@ class Session:
         self, template: bytes, ids: tuple[int, ...], floats: tuple[float, ...], num_ids: int, operation: str
     ) -> tuple[Outcome, tuple[int, ...]]:
         """Have an operator called whose outcome can't be foreseen; return it, and the ids of the tensors in it."""
-        line = here()
-        self._sync_points.note(operation, line)
         outputs = tuple(next_id() for _ in range(num_ids))
 
         def question(request: int) -> bytes:
             return records.ask(records.Ask(request=request, template=template, ids=ids, floats=floats, outputs=outputs))
 
-        request, position = self._request(question, operation)
-        outcome = self._reply(request, position, operation, line)
+        outcome = self.request(question, operation)
         assert isinstance(outcome, Outcome)
         return outcome, outputs
+
+    def request(self, record: Callable[[int], bytes], operation: str) -> memoryview | ToMaster:
+        """Queue a record that is answered, and wait for its answer. Raises RemoteOperationError, NodeDeadError."""
+        line = here()
+        self._sync_points.note(operation, line)
+        request, position = self._request(record, operation)
+        return self._reply(request, position, operation, line)
 
     def synchronize(self) -> None:
         """Wait until all that was issued is executed."""

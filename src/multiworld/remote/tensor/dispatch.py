@@ -122,7 +122,7 @@ def _dispatch_mixed(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keyw
 
     def travel(value: Any) -> Any:
         if isinstance(value, Tensor) and type(value) is not cls:
-            return _sent(cls, func, sessions[0], value)
+            return sent_if_small(cls, name_of(func), sessions[0], value)
         if isinstance(value, (list, tuple)):
             return [travel(each) for each in value]
         return value
@@ -145,12 +145,12 @@ def _check_written(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywo
                 raise PlaceMismatchError(name_of(func), "the master, and is written", "a node", advice)
 
 
-def _sent(cls: type[Any], func: Any, session: Session, tensor: Tensor) -> Any:
+def sent_if_small(cls: type[Any], operation: str, session: Session, tensor: Tensor) -> Any:
     """Return a small tensor of the master on the node. Raises PlaceMismatchError for a large one."""
     if tensor.layout is torch.strided and tensor.nbytes <= SMALL_BYTES:
         return send(cls, session, tensor)
     raise PlaceMismatchError(
-        name_of(func),
+        operation,
         f"node {session.number}",
         f"the master (shape {tuple(tensor.shape)}, {tensor.dtype})",
         f"Send it first: nodes[{session.number}].send(tensor), or tensor.to('remote:{session.number}')",

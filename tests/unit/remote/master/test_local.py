@@ -58,5 +58,9 @@ def test_bad_arguments_start_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", None)  # a process that were started would be another error
     with pytest.raises(ValueError, match="unknown backend 'nope': expected one of auto"):
         local(1, backend="nope")
+    with pytest.raises(ValueError, match=r"'nothing\.here:f': there is no module nothing\.here"):
+        local(1, calls=["nothing.here:f"])
+    with pytest.raises(ValueError, match="other processes can't import the program itself: move it to a module"):
+        local(1, calls=["__main__:f"])
     with pytest.raises(ValueError, match="num_nodes=0: expected a number from 1"):
         local(0)
