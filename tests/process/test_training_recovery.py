@@ -14,7 +14,7 @@ from multiworld.world.liveness import DEFAULT_LEASE_S
 from tests.bounds import KILL_S, STOP_S
 from tests.warm_workers import Nursery
 
-from .training_programs import NUM_MICRO_BATCHES, flat, make_model, serve_store, train, train_alone
+from .training_programs import NUM_MICRO_BATCHES, NUM_WARM, flat, make_model, serve_store, train, train_alone
 
 pytestmark = pytest.mark.process
 
@@ -219,14 +219,13 @@ def test_a_process_that_comes_after_the_last_step_trains_nothing(store: str) -> 
 
 
 def test_deaths_and_joins_leave_nothing_behind(store: str) -> None:
-    num_kills, warm = 12, 4
+    num_kills, warm = 12, NUM_WARM
     with WorkerGroup() as group:
-        stays = group.start(train, store, 0, 2, 100_000, every_s=0.005, settle_s=0.5)
+        stays = group.start(train, store, 0, 2, 100_000, every_s=0.005, settle_s=5.0)
         held = []
         for _ in range(num_kills):
             joins = group.start(train, store, 1, 2, 100_000, every_s=0.005)
-            held.append(stays.await_event("members", ranks=[0, 1]))
-            joins.await_event("did")
+            held.append(stays.await_event("held", replicas=2))
             joins.kill()
         for what in ("num_descriptors", "threads"):
             assert max(each[what] for each in held[warm:]) <= max(each[what] for each in held[:warm]), what

@@ -25,6 +25,7 @@ from multiworld.training.events import (
 from multiworld.training.job import join
 
 NUM_MICRO_BATCHES, ROWS, LR = 6, 3, 0.05
+NUM_WARM = 4  # memberships after which a process holds no more than before
 
 
 class Net(nn.Module):
@@ -129,11 +130,33 @@ class _Holder:
             wait_command()
 
 
-def _settled(settle_s: float) -> Resources:
-    give_up_at = time.monotonic() + settle_s
-    while (held := measure()).threads > len(held.thread_names) and time.monotonic() < give_up_at:
-        time.sleep(0.001)
-    return held
+class _Settling:
+    """Measures what this process holds once what is about to be given back is gone.
+
+    A thread that sends a newcomer the state, or a connection that was closed just now, is gone a moment later. What
+    stays longer than ``settle_s`` is counted.
+    """
+
+    def __init__(self, settle_s: float) -> None:
+        self._settle_s = settle_s
+        self._first: list[Resources] = []
+
+    def measure(self) -> Resources:
+        give_up_at = time.monotonic() + self._settle_s
+        while self._is_more(held := measure()) and time.monotonic() < give_up_at:
+            time.sleep(0.001)
+        if len(self._first) < NUM_WARM:
+            self._first.append(held)
+        return held
+
+    def _is_more(self, held: Resources) -> bool:
+        if held.threads > len(held.thread_names):  # ended in Python, and the system still counts it
+            return True
+        first = self._first
+        return len(first) == NUM_WARM and (
+            held.threads > max(each.threads for each in first)
+            or held.num_descriptors > max(each.num_descriptors for each in first)
+        )
 
 
 def train(
@@ -155,29 +178,34 @@ def train(
 
     ``hold``: places, as ``forward 3``, ``optimizer 3``, ``agree``. ``raises``: a place where the program raises.
     ``breaks_after``: a step after which it leaves the loop.
-    ``every_s``: at least so long does a step take. ``settle_s``: so long do threads have that ended in Python, and
-    that the system still counts, before ``members`` tells of all.
+    ``every_s``: at least so long does a step take. ``settle_s``: with it, ``held`` tells what this process holds after
+    the first step each time that all members are there; what is about to be given back has so long.
     """
     torch.set_num_threads(1)
     holder = _Holder(hold)
+    settling = _Settling(settle_s)
+    changed: list[int] = []  # the numbers of members since what is held was told
 
     def heard(event: TrainingEvent) -> None:
         if isinstance(event, RecoveryPhase):
             report("phase", name=event.name, step=event.step, took_s=event.took_s)
             holder.at(event.name)
         elif isinstance(event, MembershipChanged):
-            held = _settled(settle_s)
-            report(
-                "members",
-                ranks=event.ranks,
-                step=event.step,
-                num_descriptors=held.num_descriptors,
-                threads=held.threads,
-                resident_bytes=held.resident_bytes,
-            )
+            report("members", ranks=event.ranks, step=event.step)
+            changed.append(len(event.ranks))
             holder.at(f"members {len(event.ranks)}")
         elif isinstance(event, StepCommitted):
             report("committed", step=event.step, replicas=event.replicas, redone=event.redone)
+            if settle_s and changed and changed[-1] == event.replicas == size:
+                changed.clear()
+                held = settling.measure()
+                report(
+                    "held",
+                    replicas=event.replicas,
+                    num_descriptors=held.num_descriptors,
+                    threads=held.threads,
+                    resident_bytes=held.resident_bytes,
+                )
         elif isinstance(event, MemberLost):
             report("lost", rank=event.lost_rank, cause=event.cause)
         elif isinstance(event, TrainingEnded):
