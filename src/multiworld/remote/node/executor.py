@@ -22,6 +22,7 @@ from .failing import describe_failure
 from .plan import Plan
 from .replies import Replies
 from .shared import Shared
+from .snapshots import Snapshots
 from .table import Arriving, Entry, Lost, first_lost, lose_written
 
 MAX_UNREPORTED: Final = 1024
@@ -52,8 +53,9 @@ class Executor:
             Kind.ASK: self._ask,
             Kind.SYNC: self._sync,
             **Calls(
-                shared, replies, arrive=self._arrive, tell_failures=self._tell_failures, failed=self._failure
+                shared, replies, arrive=self._arrive, tell_failures=self._tell_failures, failed=self.failure
             ).handlers,
+            **Snapshots(shared.table, shared.bulk, replies, self).handlers,
         }
 
     @property
@@ -90,9 +92,50 @@ class Executor:
         if end > lanes.INLINE_BYTES:
             self._has_news = True
         if self._has_news or self._failures or self._position - self._reported >= MAX_UNREPORTED:
-            self._report()
+            self.report()
 
-    def _report(self) -> None:
+    # ---- for recovery
+
+    def go_to(self, position: int) -> None:
+        """The record that is executed now has this position."""
+        self._position = self._reported = position
+
+    def define(self, definitions: bytes) -> None:
+        """Execute records that define something, without counting them. Raises ProtocolError."""
+        at = 0
+        while at < len(definitions):
+            try:
+                number, size = HEAD.unpack_from(definitions, at)
+                at += HEAD.size + size
+                self._built_in[number](definitions[at - size : at])
+            except (KeyError, struct.error) as error:
+                raise ProtocolError(f"a bad definition at {at} of {len(definitions)} bytes: {error}") from error
+
+    def wait_arrivals(self) -> None:
+        """Wait for all tensors that are still to arrive."""
+        self._arrive(list(self._table))
+
+    def answer(self, question: records.Ask) -> Outcome | Failed:
+        """Call the operator of a question, and keep its results."""
+        table = self._table
+        try:
+            lost = first_lost(table[id_] for id_ in question.ids)
+            if lost is not None:
+                return lost.failure
+            plan = Plan(decode(question.template), self._shared.allowed)
+            returned = plan.call([table[id_] for id_ in question.ids], question.floats)  # type: ignore[misc]
+            shown, tensors = show(returned)
+            for id_, tensor in zip(question.outputs, tensors, strict=False):
+                table[id_] = tensor
+            described = tuple(specs.to_json(specs.describe(tensor, str(tensor.device))) for tensor in tensors)
+            return Outcome(shown=shown, specs=described)
+        except Exception as error:
+            return self.failure(error)
+
+    # ---- news
+
+    def report(self) -> None:
+        """Tell the master what was executed, and what failed."""
         executed = Executed(stream=self._stream, position=self._position, failures=tuple(self._failures))
         self._reported, self._failures, self._has_news = self._position, [], False
         self._replies.tell(executed)
@@ -123,7 +166,7 @@ class Executor:
             self._run(plan, values)
             return
         if lost is None:
-            lost = Lost(self._failure(error))
+            lost = Lost(self.failure(error))
         for id_ in values[1 : 1 + plan.num_outputs]:
             table[id_] = lost
         if plan.writes:
@@ -144,10 +187,13 @@ class Executor:
         try:
             self._table[id_] = make()
         except Exception as error:
-            self._table[id_] = Lost(self._failure(error))
+            self._table[id_] = Lost(self.failure(error))
 
-    def _failure(self, error: BaseException, place: str = "") -> Failed:
-        """Note a failure; ``place``: where on the node it was raised, if that is in a program of the user's."""
+    def failure(self, error: BaseException, place: str = "") -> Failed:
+        """Return the failure of the present record, and tell it with the next report.
+
+        ``place``: where on the node it was raised, if that is in a program of the user's.
+        """
         kind, text = describe_failure(error, self._table)
         failed = Failed(stream=self._stream, position=self._position, kind=kind, text=f"{text}{place}")
         self._failures.append(failed)
@@ -176,7 +222,7 @@ class Executor:
                 raise ProtocolError(f"no state of a generator: {state!r}")
             torch.set_rng_state(state)
         except Exception as error:  # the state of another release, or a lost one
-            self._failure(error)
+            self.failure(error)
 
     def _load(self, body: bytes) -> None:
         id_, spec, memory = records.read_load(body)
@@ -190,7 +236,7 @@ class Executor:
     def _tell_failures(self) -> None:
         """Before an answer: it confirms all before it, and the master forgets the lines of what is confirmed."""
         if self._failures:
-            self._report()
+            self.report()
 
     def _fetch(self, body: bytes) -> None:
         id_, request = records.read_fetch(body)
@@ -202,33 +248,19 @@ class Executor:
                 self._replies.send(request, entry)
                 return
             except Exception as error:  # as of a tensor that has no data to send
-                entry = Lost(self._failure(error))
-        failed = entry.failure if isinstance(entry, Lost) else self._failure(KeyError(f"no tensor has the id {id_}"))
+                entry = Lost(self.failure(error))
+        failed = entry.failure if isinstance(entry, Lost) else self.failure(KeyError(f"no tensor has the id {id_}"))
         self._replies.fail(request, failed)
 
     def _ask(self, body: bytes) -> None:
         question = records.read_ask(body)
         self._arrive(question.ids)
         self._tell_failures()
-        table = self._table
-        try:
-            lost = first_lost(table[id_] for id_ in question.ids)
-            if lost is not None:
-                self._replies.fail(question.request, lost.failure)
-                return
-            plan = Plan(decode(question.template), self._shared.allowed)
-            returned = plan.call([table[id_] for id_ in question.ids], question.floats)  # type: ignore[misc]
-            shown, tensors = show(returned)
-            for id_, tensor in zip(question.outputs, tensors, strict=False):
-                table[id_] = tensor
-            described = tuple(specs.to_json(specs.describe(tensor, str(tensor.device))) for tensor in tensors)
-            self._replies.say(question.request, Outcome(shown=shown, specs=described))
-        except Exception as error:
-            self._replies.fail(question.request, self._failure(error))
+        self._replies.say(question.request, self.answer(question))
 
     def _sync(self, body: bytes) -> None:
         request = records.read_sync(body)
         self._position += 1
-        self._report()
+        self.report()
         self._position -= 1
         self._replies.say(request, Outcome(shown=None))

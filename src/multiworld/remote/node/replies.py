@@ -32,6 +32,10 @@ class Replies:
     def fail(self, request: int, failed: Failed) -> None:
         self.say(request, failed)
 
+    def answer(self, request: int, content: bytes) -> None:
+        """Send bytes that are no message."""
+        self._send(with_elements(content), lanes.FIRST_REPLY + request)
+
     def send(self, request: int, tensor: Tensor) -> None:
         """Send the elements of a tensor. Raises RuntimeError for a tensor that has none to send."""
         elements, _ = elements_of(tensor)

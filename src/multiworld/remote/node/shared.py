@@ -39,7 +39,7 @@ class Shared:
         self.allowed = frozenset(allowed)
         self.is_dropping = False
         self.sending: list[Sending] = []
-        self._bulk = bulk
+        self.bulk = bulk
         self._lock = threading.Lock()  # guards the lines below and above
         self._arrivals: dict[int, Arriving | Exception] = {}
 
@@ -54,7 +54,7 @@ class Shared:
         except (RuntimeError, MemoryError) as error:
             self._keep(arrives.id, error)
             return False
-        receive = self._bulk.start_recv(elements, lanes.MASTER, arrives.id, None)
+        receive = self.bulk.start_recv(elements, lanes.MASTER, arrives.id, None)
         self._keep(arrives.id, Arriving(partial(self._wait, receive, elements, spec)))
         return True
 
@@ -89,7 +89,7 @@ class Shared:
 
     def _wait(self, receive: Operation[None], elements: Tensor, spec: Spec) -> Tensor:
         try:
-            self._bulk.wait_thread(receive, lanes.MASTER, None)
+            self.bulk.wait_thread(receive, lanes.MASTER, None)
         except MultiworldError as error:
             raise RuntimeError(f"a tensor did not arrive: {error}") from error
         return tensor_of(elements, spec).to(spec.device)

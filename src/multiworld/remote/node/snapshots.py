@@ -1,0 +1,217 @@
+"""Snapshots on a node: all tensors as they are at one record, sent to the master, and made again from there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ...errors import MultiworldError, ProtocolError
+from ...world.world import World
+from ..protocol import lanes, records
+from ..protocol.messages import TO_MASTER, Failed, Outcome
+from ..protocol.recovering import (
+    LostEntry,
+    Manifest,
+    RecoveryKind,
+    StoredMemory,
+    View,
+    pieces,
+    read_repeat,
+    read_restore,
+    read_snapshot,
+)
+from ..protocol.specs import describe
+from .replies import Replies
+from .table import Entry, Lost, Table, memory_id
+
+
+class ReplayError(MultiworldError):
+    """What was executed again came out in another way (``reason``)."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class Stream(Protocol):
+    """The stream of commands that the records of recovery stand in."""
+
+    @property
+    def position(self) -> int: ...
+
+    def go_to(self, position: int) -> None:
+        """The record that is executed now has this position."""
+
+    def report(self) -> None:
+        """Tell the master what was executed, and what failed."""
+
+    def define(self, definitions: bytes) -> None:
+        """Execute records that define something, without counting them."""
+
+    def wait_arrivals(self) -> None:
+        """Wait for all tensors that are still to arrive."""
+
+    def answer(self, question: records.Ask) -> Outcome | Failed:
+        """Call the operator of a question, and keep its results."""
+
+    def failure(self, error: BaseException) -> Failed: ...
+
+
+class Snapshots:
+    """``handlers``: by the number of the record; each gets the body of one, on the thread of the stream."""
+
+    def __init__(self, table: Table, bulk: World, replies: Replies, stream: Stream) -> None:
+        self._table, self._bulk, self._replies, self._stream = table, bulk, replies, stream
+        self.handlers: dict[int, Callable[[bytes], object]] = {
+            RecoveryKind.SNAPSHOT: self._take,
+            RecoveryKind.RESTORE: self._restore,
+            RecoveryKind.REPEAT: self._repeat,
+            RecoveryKind.SKIP: lambda body: None,
+        }
+
+    def _take(self, body: bytes) -> None:
+        request = read_snapshot(body)
+        self._stream.wait_arrivals()
+        self._stream.report()  # the master forgets what is before a snapshot, and must know what failed there
+        taken = _Taken(self._table, self._stream.position)
+        # The copies are made before the next operation may write, and sent while it runs.
+        copies = [memory.clone() for memory in taken.memories]
+        self._replies.answer(request, taken.manifest().encode())
+        threading.Thread(target=self._send, args=(copies, request), name="multiworld-snapshot", daemon=True).start()
+
+    def _send(self, copies: list[Tensor], request: int) -> None:
+        with suppress(MultiworldError):  # the master is lost, or this process ends
+            for copied in copies:
+                plain = copied.cpu()
+                for piece in pieces(len(plain)):
+                    sending = self._bulk.start_send_tensors(
+                        plain[piece], lanes.MASTER, lanes.FIRST_REPLY + request, None
+                    )
+                    self._bulk.wait_thread(sending, lanes.MASTER, None)
+
+    def _restore(self, body: bytes) -> None:
+        request, definitions, manifest = read_restore(body)
+        self._stream.go_to(manifest.position)
+        self._stream.define(definitions)
+        memories = [self._received(request, stored) for stored in manifest.memories]
+        for view in manifest.views:
+            self._table[view.id] = self._viewed(memories[view.memory], view)
+        for id_, failure in manifest.lost:
+            self._table[id_] = Lost(failure)
+        for device, state in manifest.generators:
+            self._set_generator(device, state)
+
+    def _received(self, request: int, stored: StoredMemory) -> Tensor | Lost:
+        memory = torch.empty(stored.num_bytes, dtype=torch.uint8)
+        for piece in pieces(stored.num_bytes):
+            receive = self._bulk.start_recv(memory[piece], lanes.MASTER, lanes.FIRST_REPLY + request, None)
+            self._bulk.wait_for(receive, lanes.MASTER, None)
+            receive.result()
+        try:
+            return memory.to(stored.device)
+        except Exception as error:  # the node before this one had a device that this one does not have
+            return Lost(self._stream.failure(error))
+
+    def _viewed(self, memory: Tensor | Lost, view: View) -> Entry:
+        if isinstance(memory, Lost):
+            return memory
+        spec = view.spec
+        try:
+            tensor = torch.empty(0, dtype=spec.dtype, device=memory.device)
+            tensor.set_(memory.untyped_storage(), spec.offset, spec.size, spec.stride)
+        except (RuntimeError, TypeError) as error:
+            raise ProtocolError(f"a snapshot with a view that its memory can't have: {error}") from None
+        if spec.conj:
+            torch._C._set_conj(tensor, True)
+        if spec.neg:
+            torch._C._set_neg(tensor, True)
+        return tensor
+
+    def _set_generator(self, device: str, state: bytes) -> None:
+        try:
+            told = torch.frombuffer(bytearray(state), dtype=torch.uint8)
+            if device == "cpu":
+                torch.set_rng_state(told)
+            else:
+                torch.cuda.set_rng_state(told, device)
+        except Exception as error:  # as of a device that is not there: what was drawn there is lost as well
+            self._stream.failure(error)
+
+    def _repeat(self, body: bytes) -> None:
+        asked, expected = read_repeat(body)
+        question = records.read_ask(asked)
+        self._stream.wait_arrivals()
+        said = self._stream.answer(question)
+        if not expected or TO_MASTER.encode(said) == expected or _have_both_failed(said, expected):
+            return
+        different = ReplayError("the operator was called again after its node was lost, and returned something else")
+        lost = Lost(self._stream.failure(different))
+        for id_ in question.outputs:
+            if id_ in self._table:
+                self._table[id_] = lost
+
+
+def _have_both_failed(said: Outcome | Failed, expected: bytes) -> bool:
+    """Whether both are failures: the texts of such may hold addresses."""
+    return isinstance(said, Failed) and isinstance(TO_MASTER.decode(expected), Failed)
+
+
+class _Taken:
+    """What a table holds: each memory once, and all tensors as views of these. ``memories``: as ``[num_bytes]``."""
+
+    def __init__(self, table: Table, position: int) -> None:
+        self.memories: list[Tensor] = []
+        self._position = position
+        self._places: dict[int, int] = {}
+        self._views: list[View] = []
+        self._lost: list[LostEntry] = []
+        for id_, entry in table.items():
+            if isinstance(entry, Lost):
+                self._lost.append(LostEntry(id_, entry.failure))
+            elif isinstance(entry, Tensor):
+                self._add(id_, entry)
+
+    def manifest(self) -> Manifest:
+        return Manifest(
+            position=self._position,
+            memories=tuple(StoredMemory(len(memory), str(memory.device)) for memory in self.memories),
+            views=tuple(self._views),
+            lost=tuple(self._lost),
+            generators=_generators(),
+        )
+
+    def _add(self, id_: int, tensor: Tensor) -> None:
+        reason = _why_not_kept(tensor)
+        if reason:
+            failed = Failed(stream=0, position=self._position, kind="NotRecoverable", text=reason)
+            self._lost.append(LostEntry(id_, failed))
+            return
+        key = memory_id(tensor)
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = len(self.memories)
+            self.memories.append(torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage()))
+        self._views.append(View(id_, place, describe(tensor, str(tensor.device))))
+
+
+def _why_not_kept(tensor: Tensor) -> str:
+    if tensor.layout is not torch.strided:
+        return f"a tensor of layout {tensor.layout} is not in snapshots"
+    if tensor.is_quantized:
+        return f"a tensor of {tensor.dtype} is not in snapshots"
+    return ""
+
+
+def _generators() -> tuple[tuple[str, bytes], ...]:
+    states = [("cpu", torch.get_rng_state())]
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states += [(f"cuda:{index}", state) for index, state in enumerate(torch.cuda.get_rng_state_all())]
+    return tuple((device, state.numpy().tobytes()) for device, state in states)

@@ -1,0 +1,174 @@
+"""Records of recovery: take a snapshot of all tensors, restore one, and repeat what was answered before. Pure.
+
+A snapshot is a manifest, which says what is where, and the bytes of each memory, which travel beside it in pieces.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from ...errors import ProtocolError
+from . import specs
+from .messages import Failed
+from .records import HEAD, MAX_ID
+from .specs import Spec
+
+PIECE_BYTES: Final = 4 * 1024 * 1024
+"""Memories travel in pieces of this size, so that other large tensors come between them."""
+_SNAPSHOT: Final = struct.Struct("<Q")
+_RESTORE: Final = struct.Struct("<QI")
+_REPEAT: Final = struct.Struct("<I")
+
+
+class RecoveryKind(IntEnum):
+    """The built-in records of recovery, from 50 to 59."""
+
+    SNAPSHOT = 50
+    """Answer with the manifest of all tensors as they are now, and send their memories."""
+    RESTORE = 51
+    """Make the tensors of a manifest; the records behind this one count from behind its snapshot."""
+    REPEAT = 52
+    """A question (``Kind.ASK``) that was answered before: the answer must be the same, and nobody waits for it."""
+    SKIP = 53
+    """Stands for a request that was answered before, so that all records keep their positions."""
+
+
+class StoredMemory(NamedTuple):
+    """``device``: on the node."""
+
+    num_bytes: int
+    device: str
+
+
+class View(NamedTuple):
+    """A tensor: ``memory`` is the place of its memory in the manifest."""
+
+    id: int
+    memory: int
+    spec: Spec
+
+
+class LostEntry(NamedTuple):
+    """An id whose tensor does not exist because of ``failure``."""
+
+    id: int
+    failure: Failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """``position``: of the record that asked for the snapshot. ``generators``: states by device."""
+
+    position: int
+    memories: tuple[StoredMemory, ...]
+    views: tuple[View, ...]
+    lost: tuple[LostEntry, ...]
+    generators: tuple[tuple[str, bytes], ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(memory.num_bytes for memory in self.memories)
+
+    def encode(self) -> bytes:
+        shown = [
+            self.position,
+            [list(memory) for memory in self.memories],
+            [[view.id, view.memory, specs.to_json(view.spec)] for view in self.views],
+            [[id_, each.stream, each.position, each.kind, each.text] for id_, each in self.lost],
+            [[device, base64.b64encode(state).decode()] for device, state in self.generators],
+        ]
+        return json.dumps(shown, separators=(",", ":")).encode()
+
+
+def read_manifest(encoded: bytes | memoryview) -> Manifest:
+    """Raises ProtocolError for what ``encode`` does not return."""
+    try:
+        position, memories, views, lost, generators = json.loads(bytes(encoded))
+        manifest = Manifest(
+            position=_number(position),
+            memories=tuple(StoredMemory(_number(num_bytes), _text(device)) for num_bytes, device in memories),
+            views=tuple(View(_number(id_), _number(memory), specs.from_json(spec)) for id_, memory, spec in views),
+            lost=tuple(
+                LostEntry(
+                    _number(id_),
+                    Failed(stream=_number(stream), position=_number(at), kind=_text(kind), text=_text(text)),
+                )
+                for id_, stream, at, kind, text in lost
+            ),
+            generators=tuple((_text(device), base64.b64decode(state, validate=True)) for device, state in generators),
+        )
+    except (TypeError, ValueError, RecursionError, binascii.Error) as error:
+        raise ProtocolError(f"a bad manifest of a snapshot: {error}") from None
+    if any(view.memory >= len(manifest.memories) for view in manifest.views):
+        raise ProtocolError(f"a manifest of {len(manifest.memories)} memories, with a view of another one")
+    return manifest
+
+
+def snapshot(request: int) -> bytes:
+    return _record(RecoveryKind.SNAPSHOT, _SNAPSHOT.pack(request))
+
+
+def read_snapshot(body: bytes) -> int:
+    return int(_unpack(_SNAPSHOT, body)[0])
+
+
+def restore(request: int, definitions: bytes, manifest: bytes) -> bytes:
+    """``request``: the memories come with its tag. ``definitions``: records of all that was defined by then."""
+    return _record(RecoveryKind.RESTORE, _RESTORE.pack(request, len(definitions)) + definitions + manifest)
+
+
+def read_restore(body: bytes) -> tuple[int, bytes, Manifest]:
+    request, size = _unpack(_RESTORE, body[: _RESTORE.size])
+    end = _RESTORE.size + size
+    return request, body[_RESTORE.size : end], read_manifest(body[end:])
+
+
+def repeat(question: bytes, expected: bytes) -> bytes:
+    """``question``: the body of the record that asked. ``expected``: its answer; empty if nobody knows it."""
+    return _record(RecoveryKind.REPEAT, _REPEAT.pack(len(question)) + question + expected)
+
+
+def read_repeat(body: bytes) -> tuple[bytes, bytes]:
+    (size,) = _unpack(_REPEAT, body[: _REPEAT.size])
+    end = _REPEAT.size + size
+    if end > len(body):
+        raise ProtocolError(f"a question of {size} bytes in a record of {len(body)}")
+    return body[_REPEAT.size : end], body[end:]
+
+
+SKIP: Final = HEAD.pack(RecoveryKind.SKIP, 0)
+
+
+def pieces(num_bytes: int) -> Iterator[slice]:
+    """Yield the pieces in which a memory of that size travels."""
+    for begin in range(0, num_bytes, PIECE_BYTES):
+        yield slice(begin, min(begin + PIECE_BYTES, num_bytes))
+
+
+def _record(kind: RecoveryKind, body: bytes) -> bytes:
+    return HEAD.pack(kind, len(body)) + body
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or not 0 <= value < MAX_ID:
+        raise ValueError(f"{value!r} is no number from 0")
+    return value
+
+
+def _text(value: object) -> str:
+    if type(value) is not str:
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _unpack(layout: struct.Struct, body: bytes) -> tuple[Any, ...]:
+    if len(body) != layout.size:
+        raise ProtocolError(f"a record of {len(body)} bytes that should have {layout.size}")
+    return layout.unpack(body)
