@@ -125,10 +125,10 @@ def test_a_newcomer_whose_only_source_is_killed_goes_on_with_nobody(store: str) 
 
 
 def test_a_member_that_stands_still_is_done_without_and_comes_back_as_a_newcomer(store: str) -> None:
-    total = 80
+    total = 40  # rounding grows tenfold in ten steps: after 80, another order of summation is as far off as an error
     with WorkerGroup() as group:
         holds = [["forward 6"], [], ["backward 3"]]
-        ranks = [group.start(train, store, rank, 3, total, hold=hold, every_s=0.05) for rank, hold in enumerate(holds)]
+        ranks = [group.start(train, store, rank, 3, total, hold=hold, every_s=0.1) for rank, hold in enumerate(holds)]
         ranks[2].await_event("held", place="backward 3")
         stopped_at = ranks[2].stop()
         without = ranks[0].await_event("did", step=3)
@@ -183,16 +183,16 @@ def test_a_store_that_dies_and_comes_back_is_told_who_trains(store: str) -> None
     with WorkerGroup() as group:
         server = group.start(serve_store, 0)
         url = server.await_event("serving")["url"]
-        ranks = started(group, url, 3, {0: ["forward 40"]}, total=60, every_s=0.02)
+        ranks = started(group, url, 3, {0: ["forward 26"]}, total=40, every_s=0.03)
         ranks[0].await_event("did", step=3)
         server.kill()
         server.wait()
-        ranks[0].await_event("did", step=20)
+        ranks[0].await_event("did", step=13)
         group.start(serve_store, int(url.rpartition(":")[2])).await_event("serving")
-        ranks[0].await_event("held", place="forward 40")
+        ranks[0].await_event("held", place="forward 26")
         ranks[0].kill()
-        check_end(ranks[1:], 60)
-        check_shares(ranks[1:], range(40, 60))
+        check_end(ranks[1:], 40)
+        check_shares(ranks[1:], range(26, 40))
 
 
 def test_a_newcomer_waits_through_a_step_that_takes_longer_than_it_gathers(store: str) -> None:
