@@ -91,6 +91,7 @@ COVER: dict[tuple[str, str], tuple[str, ...]] = {
         f"{REMOTE}::test_a_node_calls_what_it_declared_and_keeps_what_comes_out",
     ),
     ("docs/remote.md", "multiworld nodes serve"): (LINES,),
+    ("docs/remote.md", 'title="remote_profile.py"'): (f"{REMOTE}::test_a_profile_names_the_line_that_waits",),
     ("docs/remote.md", 'title="remote_errors.py"'): (
         f"{REMOTE}::test_what_needs_a_failed_operation_says_where_that_was_issued",
     ),

@@ -66,6 +66,18 @@ def test_a_node_calls_what_it_declared_and_keeps_what_comes_out(
     assert "node 1 does not call 'os:system'" in refused
 
 
+def test_a_profile_names_the_line_that_waits(tmp_path: Path) -> None:
+    path = written(tmp_path, "remote_profile.py")
+    head, columns, waits, issues = output_of(path).splitlines()
+    assert re.fullmatch(r"waited .*, 20 times", head)
+    assert columns.split()[:6] == ["WAITED", "LONGEST", "TIMES", "RECEIVED", "ISSUED", "SENT"]
+    lines = path.read_text().splitlines()
+    for row, code in ((waits, "if x.mean()"), (issues, "torch.tanh")):
+        (number,) = (number for number, text in enumerate(lines, 1) if code in text)
+        assert f"{path}:{number} in <module>" in row
+    assert waits.endswith(" item")
+
+
 def test_the_lines_of_the_readme(tmp_path: Path) -> None:
     printed = output_of(written(tmp_path, "square.py", "README.md"))
     assert len(re.findall(r"-?\d+\.\d+(?:e[+-]\d+)?", printed)) == 9

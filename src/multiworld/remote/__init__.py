@@ -23,6 +23,7 @@ from .master.local import local
 from .master.node import Node
 from .master.nodes import Nodes
 from .protocol.calls import DeclaredCall
+from .session.profile import Profile, profile
 from .session.sync_points import no_sync
 from .tensor.remote_tensor import RemoteTensor
 
@@ -40,6 +41,7 @@ __all__ = [
     "NodeMemoryError",
     "Nodes",
     "PlaceMismatchError",
+    "Profile",
     "RemoteError",
     "RemoteOperationError",
     "RemoteTensor",
@@ -48,5 +50,6 @@ __all__ = [
     "connect",
     "local",
     "no_sync",
+    "profile",
     "use_device_name",
 ]

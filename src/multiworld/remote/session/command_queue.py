@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ..protocol import records
 from .origins import Origin, line_of
+from .waits import count_commands, counting
 
 Command = tuple[bytes, str, Origin]
 """A record, the name of its operation, and where it was issued."""
@@ -42,6 +43,8 @@ class CommandQueue:
         last_position = self.position + len(commands) - 1
         if ids:
             commands.append((records.free(ids), "free", None))
+        if counting:
+            count_commands(commands)
         self._sent.extend(commands)
         self.position += len(commands)
         return b"".join([command[0] for command in commands]), last_position

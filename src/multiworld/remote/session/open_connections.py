@@ -38,6 +38,11 @@ def present() -> Connection | None:
     return next((connection for pid, connection in reversed(_open) if pid == os.getpid()), None)
 
 
+def all_present() -> list[Connection]:
+    """Return all connections that are open in this process."""
+    return [connection for pid, connection in _open if pid == os.getpid()]
+
+
 def session_of(number: int) -> Session:
     """Return the present session of a node. Raises ConnectError, NodeDeadError."""
     connection = present()

@@ -7,10 +7,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from .origins import here
+from .waits import Wait
+
 MAX_UNCONFIRMED: Final = 64 * 1024
 """Commands that a node may be behind before the master waits for it."""
 MAX_UNCONFIRMED_BYTES: Final = 256 * 1024 * 1024
 """As above, of batches of commands with tensors in them, and of tensors that are being sent beside them."""
+
+FULL: Final = "a full queue"
+"""What a profile shows for such a wait."""
 
 
 class Room:
@@ -51,7 +57,7 @@ class Room:
     def wait(self, is_behind: Callable[[], bool]) -> None:
         """Wait while that is so. The node's news, and its end, look again (``look_again``)."""
         self.num_waits += 1
-        with self._changed:
+        with Wait(FULL, here()), self._changed:
             while is_behind():
                 self._changed.wait()
 

@@ -51,9 +51,10 @@ from ..protocol.reply import elements_in, read
 from ..protocol.specs import Spec
 from .command_queue import ignore
 from .command_stream import CommandStream, SessionStatistics
-from .origins import here, origin
+from .origins import here, line_of, origin
 from .plainly import plainly
 from .sync_points import SyncPoints
+from .waits import Wait, count_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -152,8 +153,10 @@ class Session:
             self.stream.queue.append((records.arrived(id_), "send", place))
             self._tell(Arrives(id=id_, spec=specs.to_json(spec)), lanes.ARRIVALS)
         self.stream.queued()
+        count_bytes(place, plain.nbytes)
         if wait:
-            self._wait_sent(sending)
+            with Wait("send", line_of(place)):
+                self._wait_sent(sending)
         return spec
 
     def _wait_sent(self, sending: Operation[None]) -> None:
@@ -181,30 +184,34 @@ class Session:
     def fetch(self, id_: int, spec: Spec, operation: str = "fetch") -> Tensor:
         """Wait for the values of a tensor. Raises RemoteOperationError, NodeDeadError."""
         line = here()
-        self._sync_points.note(operation, line)
-        request, position = self._request(lambda request: records.fetch(id_, request), operation)
-        reply = self._reply(request, position, operation, line)
-        if isinstance(reply, memoryview):
-            values = elements_in(reply, spec)
-        else:
-            values = self._receive_bulk(request, spec, operation, line)
+        with self._sync_points.wait(operation, line) as wait:
+            request, position = self._request(lambda request: records.fetch(id_, request), operation)
+            reply = self._reply(request, position, operation, line)
+            if isinstance(reply, memoryview):
+                values = elements_in(reply, spec)
+            else:
+                values = self._receive_bulk(request, spec, operation, line)
+            wait.num_bytes = values.nbytes
         self.statistics.fetched_bytes += values.nbytes
         return tensor_of(values, arrived_spec(spec))
 
     async def fetch_async(self, id_: int, spec: Spec) -> Tensor:
         """As ``fetch``, without blocking the event loop."""
         line = here()
-        self._sync_points.note("fetched", line)
-        request, position = self._request(lambda request: records.fetch(id_, request), "fetched")
-        try:
-            received = await self.world.recv_tensors(lanes.NODE, lanes.FIRST_REPLY + request)
-            reply = self._read(bytes_of(received), position)
-            if isinstance(reply, memoryview):
-                return tensor_of(elements_in(reply, spec), arrived_spec(spec))
-            values = torch.empty(spec.num_elements, dtype=spec.dtype)
-            await self.bulk.recv(values, lanes.NODE, lanes.FIRST_REPLY + request)
-        except (WorldBrokenError, MultiworldError) as error:
-            raise self._error_of(error, "fetched", line) from None
+        with self._sync_points.wait("fetched", line) as wait:
+            request, position = self._request(lambda request: records.fetch(id_, request), "fetched")
+            try:
+                received = await self.world.recv_tensors(lanes.NODE, lanes.FIRST_REPLY + request)
+                reply = self._read(bytes_of(received), position)
+                if isinstance(reply, memoryview):
+                    values = elements_in(reply, spec)
+                else:
+                    values = torch.empty(spec.num_elements, dtype=spec.dtype)
+                    await self.bulk.recv(values, lanes.NODE, lanes.FIRST_REPLY + request)
+            except (WorldBrokenError, MultiworldError) as error:
+                raise self._error_of(error, "fetched", line) from None
+            wait.num_bytes = values.nbytes
+        self.statistics.fetched_bytes += values.nbytes
         return tensor_of(values, arrived_spec(spec))
 
     def ask(
@@ -223,16 +230,13 @@ class Session:
     def request(self, record: Callable[[int], bytes], operation: str) -> memoryview | ToMaster:
         """Queue a record that is answered, and wait for its answer. Raises RemoteOperationError, NodeDeadError."""
         line = here()
-        self._sync_points.note(operation, line)
-        request, position = self._request(record, operation)
-        return self._reply(request, position, operation, line)
+        with self._sync_points.wait(operation, line):
+            request, position = self._request(record, operation)
+            return self._reply(request, position, operation, line)
 
     def synchronize(self) -> None:
         """Wait until all that was issued is executed."""
-        line = here()
-        self._sync_points.note("synchronize", line)
-        request, position = self._request(records.sync, "synchronize")
-        self._reply(request, position, "synchronize", line)
+        self.request(records.sync, "synchronize")
 
     def settle(self) -> None:
         """Wait until all that was issued is executed, at the end: this is no sync point of the program's."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..errors import SyncPointError
+from .waits import Wait
 
 
 class SyncPoints:
@@ -21,12 +22,13 @@ class SyncPoints:
     def total(self) -> int:
         return self.by_line.total()
 
-    def note(self, operation: str, line: str) -> None:
-        """Raises SyncPointError inside ``no_sync``."""
+    def wait(self, operation: str, line: str) -> Wait:
+        """Count a sync point; return the context in which it waits. Raises SyncPointError inside ``no_sync``."""
         if getattr(_forbidden, "depth", 0):
             raise SyncPointError(operation, line)
         with self._lock:
             self.by_line[f"{operation} at {line}"] += 1
+        return Wait(operation, line)
 
 
 @contextmanager
