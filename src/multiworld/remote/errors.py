@@ -50,6 +50,17 @@ class NodeDeadError(RemoteError):
         )
 
 
+class NodeReturnsError(NodeDeadError):
+    """A node was lost while something was waited for. Its tensors come back: what was issued is not lost."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.operation} needs node {self.node}, which is lost: {self.reason}\n  needed at {self.line}\n"
+            f"It is made anew, with all its tensors: nodes[{self.node}].wait_alive() waits for it. "
+            "What was issued need not be issued again; only this wait is over."
+        )
+
+
 class SyncPointError(RemoteError):
     """An operation would have waited for a node inside ``remote.no_sync()``."""
 

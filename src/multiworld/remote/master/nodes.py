@@ -226,4 +226,4 @@ class Nodes(Mapping[int, Node]):
         """In a forked child, where no lock is safe to take."""
         self._is_open = False
         for session in self._sessions:
-            session.ended = FORKED
+            session.forked(FORKED)

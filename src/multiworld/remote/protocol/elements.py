@@ -23,6 +23,10 @@ def elements_of(tensor: Tensor) -> tuple[Tensor, Spec]:
     return plain.as_strided((plain.numel(),), (1,)), spec
 
 
+def shares_memory(one: Tensor, other: Tensor) -> bool:
+    return one.device == other.device and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
 def tensor_of(elements: Tensor, spec: Spec) -> Tensor:
     """Return elements that came, ``[numel]``, as a tensor of that spec."""
     if not elements.numel():

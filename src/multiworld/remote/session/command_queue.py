@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from ..protocol import records
 from .origins import Origin, line_of
@@ -13,8 +14,17 @@ Command = tuple[bytes, str, Origin]
 """A record, the name of its operation, and where it was issued."""
 
 
+class Log(Protocol):
+    """Keeps what is sent, so that it can be sent again."""
+
+    def append(self, recorded: Sequence[bytes]) -> None: ...
+
+
 class CommandQueue:
-    """``append`` and ``free`` from any thread, also from a finalizer; all else by one thread at a time."""
+    """``append`` and ``free`` from any thread, also from a finalizer; all else by one thread at a time.
+
+    ``log``: gets all that is taken, if there is one.
+    """
 
     def __init__(self) -> None:
         self.waiting: list[Command] = []
@@ -25,6 +35,7 @@ class CommandQueue:
         self._first = 0  # position of the first in ``_sent``
         self.position = 0  # of the next record to be sent
         self.confirmed = 0
+        self.log: Log | None = None
 
     def take(self, last: Command | None = None) -> tuple[bytes, int]:
         """Return a batch of all that waits, with ``last`` behind it, and the position of ``last``.
@@ -47,7 +58,10 @@ class CommandQueue:
             count_commands(commands)
         self._sent.extend(commands)
         self.position += len(commands)
-        return b"".join([command[0] for command in commands]), last_position
+        batch = [command[0] for command in commands]
+        if self.log is not None and batch:
+            self.log.append(batch)
+        return b"".join(batch), last_position
 
     def discard(self) -> None:
         """The node is lost: forget all, and take nothing more. The oldest of the user's commands stays known."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,7 +38,10 @@ class SessionStatistics:
 
 
 class CommandStream:
-    """``known_plans``: numbers of the plans that this stream has defined. ``timer_set``: whether a tick is to come.
+    """``definitions``: what this stream has defined, by number. ``timer_set``: whether a tick is to come.
+
+    ``is_held``: whether nothing is sent for now, but kept in the queue's log. ``executed_to``: the node has executed
+    all records before this position, in its present generation.
 
     Commands are appended to ``queue`` from any thread; ``queued`` is called behind them.
     """
@@ -58,7 +61,9 @@ class CommandStream:
         self.queue = CommandQueue()
         self.failures = Failures(node, self.queue)
         self.room = Room()
-        self.known_plans: set[int] = set()
+        self.definitions: dict[Hashable, bytes] = {}
+        self.is_held = False
+        self.executed_to = 0
         self.timer_set = False
         self._num_idle_ticks = 0
         self._world, self._statistics = world, statistics
@@ -119,25 +124,37 @@ class CommandStream:
             self.timer_set = True
         self._world.later(TICK_S, self._tick)
 
-    @plainly
+    def use(self, world: World) -> None:
+        """Send over this world from now on."""
+        self._world = world
+
     def _send(self, batch: bytes) -> None:
-        packed = bytearray(batch)
-        self._statistics.num_batches += 1
-        if len(packed) > lanes.INLINE_BYTES:
-            self.room.hold_until(self.queue.position, len(packed))
-        tag = lanes.FIRST_STREAM + self.number
+        if len(batch) > lanes.INLINE_BYTES:
+            self.room.hold_until(self.queue.position, len(batch))
+        if self.is_held:
+            return
         try:
-            if not self._world.send_bytes(packed, lanes.NODE, tag):
-                self._world.start_send_tensors(torch.frombuffer(packed, dtype=torch.uint8), lanes.NODE, tag, None)
+            self.transmit(batch)
         except MultiworldError as error:
             self._lose(error)
+
+    @plainly
+    def transmit(self, batch: bytes) -> None:
+        """Send records. Raises the error of a world that is broken."""
+        packed = bytearray(batch)
+        self._statistics.num_batches += 1
+        tag = lanes.FIRST_STREAM + self.number
+        if not self._world.send_bytes(packed, lanes.NODE, tag):
+            self._world.start_send_tensors(torch.frombuffer(packed, dtype=torch.uint8), lanes.NODE, tag, None)
 
     # ---- how far the node is behind
 
     def executed(self, said: Executed) -> None:
         """The node has executed some of it."""
+        self.executed_to = said.position
         for failed in said.failures:
-            self.failures.note(failed)
+            if failed.position >= self.queue.confirmed:  # else it was told before, by the node that was lost since
+                self.failures.note(failed)
         self.confirm(said.position)
 
     def confirm(self, position: int) -> None:

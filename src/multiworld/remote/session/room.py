@@ -57,8 +57,13 @@ class Room:
     def wait(self, is_behind: Callable[[], bool]) -> None:
         """Wait while that is so. The node's news, and its end, look again (``look_again``)."""
         self.num_waits += 1
-        with Wait(FULL, here()), self._changed:
-            while is_behind():
+        with Wait(FULL, here()):
+            self.wait_while(is_behind)
+
+    def wait_while(self, goes_on: Callable[[], bool]) -> None:
+        """As ``wait``, for one that is no wait of the program's."""
+        with self._changed:
+            while goes_on():
                 self._changed.wait()
 
     def look_again(self) -> None:

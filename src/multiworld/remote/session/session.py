@@ -1,15 +1,18 @@
-"""The master's end of one node in one generation: commands go out in batches, values come back when somebody asks."""
+"""The master's end of one node: commands go out in batches, values come back when somebody asks.
+
+It lasts for one generation of the node, or for several, if what the node held is made anew each time.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
-from typing import Final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,22 +20,15 @@ from torch import Tensor
 from ...channel.payload.tensors import memory_of
 from ...errors import (
     MultiworldError,
-    PeerDiedError,
-    PeerLeftError,
-    PeerSilentError,
-    PeerStoppedError,
-    PeerUnreachableError,
-    RequestCancelledError,
-    WorldBrokenError,
 )
 from ...wire.progress.operation import Operation
-from ...wire.progress.waiting import run_in_thread, start_and_wait
+from ...wire.progress.waiting import start_and_wait
 from ...world.world import World
-from ..errors import ConnectionEndedError, NodeDeadError, RemoteError
+from ..errors import ConnectionEndedError, NodeDeadError, NodeReturnsError, RemoteError
 from ..lane import bytes_of, listen
 from ..protocol import lanes, records, specs
 from ..protocol.calls import DeclaredCall
-from ..protocol.elements import arrived_spec, elements_of, tensor_of
+from ..protocol.elements import arrived_spec, elements_of, shares_memory, tensor_of
 from ..protocol.messages import (
     TO_MASTER,
     TO_NODE,
@@ -51,20 +47,38 @@ from ..protocol.reply import elements_in, read
 from ..protocol.specs import Spec
 from .command_queue import ignore
 from .command_stream import CommandStream, SessionStatistics
-from .origins import here, line_of, origin
+from .large_tensors import LargeTensors
+from .lifetime import Lifetime, Link, reason_of
+from .origins import Origin, here, line_of, origin
 from .plainly import plainly
+from .recovering import Recovery
 from .sync_points import SyncPoints
 from .waits import Wait, count_bytes
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _ids = itertools.count(1)
 next_id = _ids.__next__
 """Ids are never used twice in a process: a late command can't reach another tensor."""
 
 
+class Waited(NamedTuple):
+    """What a thread waits for: ``position`` is that of the record that asks for it; None: no record does."""
+
+    request: int
+    position: int | None
+    operation: str
+    line: str
+
+
 class Session:
-    """``number``: the node's. ``dead``: why the node is lost, once it is. ``hello``: what the node said of itself."""
+    """``number``: the node's. ``dead``: why the node is lost, once it is. ``hello``: what the node said of itself.
+
+    ``recovery``: of a node that is made anew when it is lost. ``away``: why it is lost while it is made anew; commands
+    are kept meanwhile, and waits wait.
+    """
 
     def __init__(
         self,
@@ -74,34 +88,73 @@ class Session:
         sync_points: SyncPoints,
         on_hello: Callable[[NodeHello], None] = lambda hello: None,
     ) -> None:
-        self.number, self.world, self.bulk = number, world, bulk
-        self.generation = world.generation
-        self.dead: str | None = None
-        self.ended: str | None = None
+        self.number = number
         self.hello: NodeHello | None = None
         self.statistics = SessionStatistics()
         self.before_call: Callable[[DeclaredCall, str], object] = lambda call, line: None
         """Called with each function that the node is to call, and the line, before the call is queued. May raise."""
-        self._lock = threading.RLock()  # one batch is taken and sent at a time
+        self.lock = threading.RLock()  # one batch is taken and sent at a time
         self.stream = CommandStream(
-            0, number, world, self.statistics, self._lock, is_over=lambda: self.is_over, lose=self._lose_by
+            0, number, world, self.statistics, self.lock, is_over=lambda: self.is_over, lose=self._lose_by
         )
         self.free = self.stream.queue.free
-        self._sync_points, self._on_hello = sync_points, on_hello
+        self._life = Lifetime(self.stream.room.look_again, self._note_loss)
+        self._sync_points = sync_points
         self._death_was_seen = False
         self._requests = itertools.count(1)
-        self._sending: dict[int, Operation[None]] = {}  # large tensors, by id
-        world.on_broken(self._lost)
-        bulk.on_broken(self._bulk_lost)
+        self._large = LargeTensors(self.stream.room)
+        self.connect(world, bulk, on_hello)
+
+    def connect(self, world: World, bulk: World, on_hello: Callable[[NodeHello], None] = lambda hello: None) -> None:
+        """Use these worlds from now on. A node that is made anew gets no commands before ``came_back``."""
+        with self.lock:
+            self._on_hello = on_hello
+            self.stream.use(world)
+            self._life.use(world, bulk)
         listen(world, lanes.NEWS, lanes.NODE, self._heard)
 
     @property
+    def link(self) -> Link:
+        """The worlds of the present generation."""
+        link = self._life.link
+        assert link is not None
+        return link
+
+    @property
+    def world(self) -> World:
+        return self.link.world
+
+    @property
+    def generation(self) -> int:
+        return self.link.world.generation
+
+    @property
+    def dead(self) -> str | None:
+        return self._life.dead
+
+    @property
+    def ended(self) -> str | None:
+        return self._life.ended
+
+    @property
+    def away(self) -> str | None:
+        return self._life.away
+
+    @property
+    def recovery(self) -> Recovery | None:
+        return self._life.recovery
+
+    @recovery.setter
+    def recovery(self, recovery: Recovery | None) -> None:
+        self._life.recovery = recovery
+
+    @property
     def is_over(self) -> bool:
-        """Whether the node is lost, or the connection ended here."""
-        return self.dead is not None or self.ended is not None
+        """Whether the node is lost for good, or the connection ended here."""
+        return self._life.is_over
 
     def __repr__(self) -> str:
-        state = self.dead or self.ended or "alive"
+        state = self.dead or self.ended or self.away or "alive"
         return f"<Session node={self.number} generation={self.generation} {state}>"
 
     # ---- commands
@@ -125,7 +178,7 @@ class Session:
         if isinstance(said, Executed):
             self.stream.executed(said)
         elif isinstance(said, Declined):
-            self._give_up(said.id)
+            self._large.give_up(said.id)
         elif isinstance(said, NodeHello):
             self.hello = said
             self._on_hello(said)
@@ -141,43 +194,49 @@ class Session:
             self.emit(records.load(id_, spec, memory_of(plain)), "send", depth + 1)
             return spec
         place = origin(sys._getframe(depth))
-        try:
-            sending = self.bulk.start_send_tensors(plain, lanes.NODE, id_, None)
-        except MultiworldError as error:
-            self._lose_by(error)
-            return spec
-        self.stream.room.hold(plain.nbytes)
-        self._sending[id_] = sending  # before the node hears of it: it may have no room
-        sending.add_callback(lambda _: self._sent(id_, plain.nbytes))
-        with self._lock:
-            self.stream.queue.append((records.arrived(id_), "send", place))
-            self._tell(Arrives(id=id_, spec=specs.to_json(spec)), lanes.ARRIVALS)
-        self.stream.queued()
         count_bytes(place, plain.nbytes)
+        if self.recovery is not None:
+            self._load_kept(self.recovery, plain.clone() if shares_memory(plain, tensor) else plain, id_, spec, place)
+            return spec
+        link = self.link
+        try:
+            sending = self._large.start(link, plain, id_)
+        except MultiworldError as error:
+            self._life.lose(reason_of(error), link)
+            return spec
+        with self.lock:
+            self.stream.queue.append((records.arrived(id_), "send", place))
+            self._announce(id_, spec)
+        self.stream.queued()
         if wait:
-            with Wait("send", line_of(place)):
-                self._wait_sent(sending)
+            try:
+                with Wait("send", line_of(place)):
+                    self._large.wait(link, sending)
+            except MultiworldError as error:
+                self._life.lose(reason_of(error), link)
         return spec
 
-    def _wait_sent(self, sending: Operation[None]) -> None:
-        try:
-            self.bulk.wait_thread(sending, lanes.NODE, None)
-        except RequestCancelledError:
-            return  # the node has no room: what needs the tensor gets that error
-        except MultiworldError as error:
-            self._lose_by(error)
+    def _load_kept(self, recovery: Recovery, elements: Tensor, id_: int, spec: Spec, place: Origin) -> None:
+        """Send values that nobody changes, and keep them for a node that is made anew."""
+        with self.lock:
+            recovery.keep_large(id_, elements, spec)
+            self.stream.queue.append((records.arrived(id_), "send", place))
+            if self.away is None:
+                with suppress(MultiworldError):  # it is lost, and gets them later
+                    self.send_large(elements, id_, spec)
+            else:
+                self.stream.flush(may_wait=False)
+                self.stream.room.hold_until(self.stream.queue.position, elements.nbytes)
+        self.stream.flush()
 
-    def _sent(self, id_: int, num_bytes: int) -> None:
-        """On whichever thread a large tensor was sent, or given up."""
-        self._sending.pop(id_, None)
-        self.stream.room.release(num_bytes)
+    def send_large(self, elements: Tensor, id_: int, spec: Spec) -> Operation[None]:
+        """Send a large tensor, and say that it comes. Raises the error of a world that is broken."""
+        sending = self._large.start(self.link, elements, id_)
+        self._announce(id_, spec)
+        return sending
 
-    def _give_up(self, id_: int) -> None:
-        """The node has no room for a large tensor: do not wait until it takes it."""
-        sending = self._sending.get(id_)
-        if sending is not None:
-            cancelled = RequestCancelledError(self.bulk.name, self.bulk.generation, "send")
-            run_in_thread(partial(sending.cancel, cancelled), "multiworld-decline")  # it may take a while
+    def _announce(self, id_: int, spec: Spec) -> None:
+        self._tell(Arrives(id=id_, spec=specs.to_json(spec)), lanes.ARRIVALS)
 
     # ---- values from the node
 
@@ -185,12 +244,17 @@ class Session:
         """Wait for the values of a tensor. Raises RemoteOperationError, NodeDeadError."""
         line = here()
         with self._sync_points.wait(operation, line) as wait:
-            request, position = self._request(lambda request: records.fetch(id_, request), operation)
-            reply = self._reply(request, position, operation, line)
-            if isinstance(reply, memoryview):
-                values = elements_in(reply, spec)
-            else:
-                values = self._receive_bulk(request, spec, operation, line)
+            waited = self.ask_for(lambda request: records.fetch(id_, request), operation, line)
+
+            def receive(link: Link) -> Tensor:
+                reply = self.reply_on(link, waited)
+                if isinstance(reply, memoryview):
+                    return elements_in(reply, spec)
+                values = torch.empty(spec.num_elements, dtype=spec.dtype)
+                link.bulk.blocking.recv(values, lanes.NODE, lanes.FIRST_REPLY + waited.request)
+                return values
+
+            values = self._wait_for(waited, receive)
             wait.num_bytes = values.nbytes
         self.statistics.fetched_bytes += values.nbytes
         return tensor_of(values, arrived_spec(spec))
@@ -199,20 +263,30 @@ class Session:
         """As ``fetch``, without blocking the event loop."""
         line = here()
         with self._sync_points.wait("fetched", line) as wait:
-            request, position = self._request(lambda request: records.fetch(id_, request), "fetched")
-            try:
-                received = await self.world.recv_tensors(lanes.NODE, lanes.FIRST_REPLY + request)
-                reply = self._read(bytes_of(received), position)
-                if isinstance(reply, memoryview):
-                    values = elements_in(reply, spec)
-                else:
-                    values = torch.empty(spec.num_elements, dtype=spec.dtype)
-                    await self.bulk.recv(values, lanes.NODE, lanes.FIRST_REPLY + request)
-            except (WorldBrokenError, MultiworldError) as error:
-                raise self._error_of(error, "fetched", line) from None
+            values = await self._fetched(id_, spec, line)
             wait.num_bytes = values.nbytes
         self.statistics.fetched_bytes += values.nbytes
         return tensor_of(values, arrived_spec(spec))
+
+    async def _fetched(self, id_: int, spec: Spec, line: str) -> Tensor:
+        waited = self.ask_for(lambda request: records.fetch(id_, request), "fetched", line)
+        tag = lanes.FIRST_REPLY + waited.request
+        with self._waiting(waited):
+            while True:
+                if self.away is not None:
+                    await asyncio.to_thread(self.wait_back)
+                link = self._usable_link(waited)
+                try:
+                    reply = self._read(bytes_of(await link.world.recv_tensors(lanes.NODE, tag)), waited)
+                    if isinstance(reply, memoryview):
+                        return elements_in(reply, spec)
+                    values = torch.empty(spec.num_elements, dtype=spec.dtype)
+                    await link.bulk.recv(values, lanes.NODE, tag)
+                    return values
+                except RemoteError:
+                    raise
+                except MultiworldError as error:
+                    self._interrupted(link, error, waited)
 
     def ask(
         self, template: bytes, ids: tuple[int, ...], floats: tuple[float, ...], num_ids: int, operation: str
@@ -231,8 +305,8 @@ class Session:
         """Queue a record that is answered, and wait for its answer. Raises RemoteOperationError, NodeDeadError."""
         line = here()
         with self._sync_points.wait(operation, line):
-            request, position = self._request(record, operation)
-            return self._reply(request, position, operation, line)
+            waited = self.ask_for(record, operation, line)
+            return self._wait_for(waited, lambda link: self.reply_on(link, waited))
 
     def synchronize(self) -> None:
         """Wait until all that was issued is executed."""
@@ -240,8 +314,8 @@ class Session:
 
     def settle(self) -> None:
         """Wait until all that was issued is executed, at the end: this is no sync point of the program's."""
-        request, position = self._request(records.sync, "close", is_users=False)
-        self._reply(request, position, "close", "the end")
+        waited = self.ask_for(records.sync, "close", "the end", is_users=False)
+        self._wait_for(waited, lambda link: self.reply_on(link, waited))
 
     @plainly
     def say_end(self) -> None:
@@ -250,9 +324,13 @@ class Session:
             self.world.start_send_tensors(torch.empty(0, dtype=torch.uint8), lanes.NODE, lanes.FIRST_STREAM, None)
 
     def ask_statistics(self) -> NodeStatistics:
-        request = next(self._requests)
-        self._tell(AskStatistics(request=request), lanes.CONTROL)
-        statistics = self._reply(request, None, "statistics", here())
+        waited = Waited(next(self._requests), None, "statistics", here())
+
+        def receive(link: Link) -> memoryview | ToMaster:
+            self._tell(AskStatistics(request=waited.request), lanes.CONTROL)
+            return self.reply_on(link, waited)
+
+        statistics = self._wait_for(waited, receive)
         assert isinstance(statistics, NodeStatistics)
         return statistics
 
@@ -262,49 +340,78 @@ class Session:
     @plainly
     def _tell(self, message: ToNode, tag: int) -> None:
         encoded = torch.frombuffer(bytearray(TO_NODE.encode(message)), dtype=torch.uint8)
+        link = self.link
         try:
-            self.world.start_send_tensors(encoded, lanes.NODE, tag, None)
+            link.world.start_send_tensors(encoded, lanes.NODE, tag, None)
         except MultiworldError as error:
-            self._lose_by(error)
+            self._life.lose(reason_of(error), link)
 
-    def _request(self, record: Callable[[int], bytes], operation: str, *, is_users: bool = True) -> tuple[int, int]:
-        """Queue a record that is answered, and send it; return the request, and the position of its record."""
+    # ---- waits
+
+    def ask_for(self, record: Callable[[int], bytes], operation: str, line: str, *, is_users: bool = True) -> Waited:
+        """Queue a record that is answered, and send it."""
         request = next(self._requests)
         if self.is_over:
-            return request, self.stream.queue.position
+            return Waited(request, self.stream.queue.position, operation, line)
         place = origin(sys._getframe(2)) if is_users else None
-        return request, self.stream.request((record(request), operation, place))
+        return Waited(request, self.stream.request((record(request), operation, place)), operation, line)
 
     @plainly
-    def _reply(self, request: int, position: int | None, operation: str, line: str) -> memoryview | ToMaster:
-        self._check_alive(operation, line)
-        try:
-            received = start_and_wait(
-                lambda: self.world.start_recv_bytes(lanes.NODE, lanes.FIRST_REPLY + request, None),
-                lambda receive: self.world.wait_thread(receive, lanes.NODE, None),
-            )
-        except (WorldBrokenError, MultiworldError) as error:
-            raise self._error_of(error, operation, line) from None
-        return self._read(bytes_of(received), position)
+    def _wait_for(self, waited: Waited, receive: Callable[[Link], T]) -> T:
+        """Return what ``receive`` returns; it is called again when a lost node was made anew."""
+        with self._waiting(waited):
+            while True:
+                if self.away is not None:
+                    self.wait_back()
+                link = self._usable_link(waited)
+                try:
+                    return receive(link)
+                except RemoteError:
+                    raise
+                except MultiworldError as error:
+                    self._interrupted(link, error, waited)
 
-    def _read(self, reply: memoryview, position: int | None) -> memoryview | ToMaster:
-        """Return what a reply says; raise the failure that it tells. ``position``: of the record that it answers."""
+    @contextmanager
+    def _waiting(self, waited: Waited) -> Iterator[None]:
+        """Meanwhile a node that is made anew answers this request."""
+        try:
+            yield
+        finally:
+            if self.recovery is not None:
+                self.recovery.done(waited.request)
+
+    def _usable_link(self, waited: Waited) -> Link:
+        """Raises NodeDeadError, ConnectionEndedError."""
+        self._check_alive(waited.operation, waited.line)
+        return self.link
+
+    def _interrupted(self, link: Link, error: BaseException, waited: Waited) -> None:
+        """The worlds of a link broke. Raises NodeDeadError if the wait is over with that, ConnectionEndedError."""
+        self._life.lose(reason_of(error), link)
+        self._check_alive(waited.operation, waited.line)
+        recovery = self.recovery
+        if recovery is None or recovery.raises or not (waited.position is None or recovery.is_waiting(waited.request)):
+            raise NodeReturnsError(self.number, waited.operation, waited.line, reason_of(error))
+
+    def reply_on(self, link: Link, waited: Waited) -> memoryview | ToMaster:
+        """Receive the reply to a request; raise the failure that it tells, or the error of a broken world."""
+        received = start_and_wait(
+            lambda: link.world.start_recv_bytes(lanes.NODE, lanes.FIRST_REPLY + waited.request, None),
+            lambda receive: link.world.wait_thread(receive, lanes.NODE, None),
+        )
+        return self._read(bytes_of(received), waited)
+
+    def _read(self, reply: memoryview, waited: Waited) -> memoryview | ToMaster:
+        """Return what a reply says; raise the failure that it tells."""
         said = read(reply)
+        if self.recovery is not None and isinstance(said, (Outcome, Failed)):
+            self.recovery.answered(waited.request, TO_MASTER.encode(said))
         error = self.stream.failures.seen(said) if isinstance(said, Failed) else None  # before its line is forgotten
-        if position is not None:
-            self.stream.confirm(position + 1)
+        if waited.position is not None:
+            self.stream.confirm(waited.position + 1)
         if error is not None:
             raise type(error)(*error.args)
         return said
-
-    @plainly
-    def _receive_bulk(self, request: int, spec: Spec, operation: str, line: str) -> Tensor:
-        values = torch.empty(spec.num_elements, dtype=spec.dtype)
-        try:
-            self.bulk.blocking.recv(values, lanes.NODE, lanes.FIRST_REPLY + request)
-        except (WorldBrokenError, MultiworldError) as error:
-            raise self._error_of(error, operation, line) from None
-        return values
 
     # ---- the end
 
@@ -313,15 +420,16 @@ class Session:
         self._check_alive(operation, here())
 
     def _check_alive(self, operation: str, line: str) -> None:
-        if self.ended is not None:
-            raise ConnectionEndedError(self.ended)
-        if self.dead is not None:
+        life = self._life
+        if life.ended is not None:
+            raise ConnectionEndedError(life.ended)
+        if life.dead is not None:
             raise self.death(operation, line)
 
     def death(self, operation: str, line: str) -> NodeDeadError:
         """Return the error for an operation that needs the node, which is lost."""
         self._death_was_seen = True
-        return NodeDeadError(self.number, operation, line, self.dead or "", self.first_unconfirmed())
+        return NodeDeadError(self.number, operation, line, self.dead or self.away or "", self.first_unconfirmed())
 
     def unseen_errors(self) -> list[RemoteError]:
         """Return what nobody got: failures, and the loss of the node if commands were lost with it."""
@@ -332,67 +440,50 @@ class Session:
 
     async def wait_lost(self) -> None:
         """Wait until the node is lost, or the connection ended here."""
+        link = self.link
         with suppress(MultiworldError):  # it ended here
-            await self.world.wait_broken()
-        if not self.is_over:
-            self._lost()
+            await link.world.wait_broken()
+        error = link.world.error
+        self._life.lose("the connection was closed" if error is None else reason_of(error), link)
 
     def abandon(self, reason: str) -> None:
         """Take the node for lost."""
-        self._lose(reason)
+        self._life.lose(reason, self.link)
+
+    def give_up(self, reason: str) -> None:
+        """Take the node for lost, and do not make it anew."""
+        self._life.give_up(reason)
 
     def end(self, reason: str) -> None:
         """The connection ends here; its tensors can't be used any more."""
-        self.ended = self.ended or reason
         self.free = ignore
-        self.stream.room.look_again()
+        self._life.end(reason)
 
-    def _error_of(self, error: BaseException, operation: str, line: str) -> Exception:
-        if self.ended is not None:
-            return ConnectionEndedError(self.ended)
-        self._lose_by(error)
-        return self.death(operation, line)
+    def forked(self, reason: str) -> None:
+        """The connection remains the parent's: this is its forked child, where no lock is safe to take."""
+        self._life.ended = reason
 
     def _lose_by(self, error: BaseException) -> None:
-        self._lose(reason_of(error))
+        self._life.lose(reason_of(error), self.link)
 
-    def _lost(self) -> None:
-        error = self.world.error
-        self._lose("the connection was closed" if error is None else reason_of(error))
+    def came_back(self, link: Link) -> bool:
+        """The node was made anew, and has all that was issued: call it with ``lock``. False: it is lost again."""
+        self.stream.is_held = not self._life.came_back(link)
+        return not self.stream.is_held
 
-    def _bulk_lost(self) -> None:
-        error = self.bulk.error
-        self._lose("the connection for large tensors was closed" if error is None else reason_of(error))
+    def wait_back(self) -> None:
+        """Wait while the node is made anew."""
+        self._life.wait_back()
 
-    def _lose(self, reason: str) -> None:
-        """On any thread, which may hold locks of the world that broke: it only notes the loss."""
-        is_first = not self.is_over
-        if is_first:
-            self.dead = reason
+    def _note_loss(self, may_return: bool) -> None:
+        if may_return:
+            self.stream.is_held = True
+        else:
             self.free = ignore
-        self.stream.room.look_again()
-        if is_first:
             self.world.later(0.0, self._clear)
 
     def _clear(self) -> None:
-        """Give up what waits for a lost node, and the world of the two that may still stand."""
+        """Give up what waits for a lost node, and the worlds that may still stand."""
         self.stream.discard()
         self.stream.failures.clear()
-        self.world.abort()
-        self.bulk.abort()
-
-
-def reason_of(error: BaseException) -> str:
-    """Return what happened to the node, without the advice that is for those who use worlds."""
-    if not isinstance(error, WorldBrokenError):
-        return str(error)
-    return f"{_WHAT_HAPPENED.get(type(error), 'the connection broke')}: {error.cause}"
-
-
-_WHAT_HAPPENED: Final[dict[type[WorldBrokenError], str]] = {
-    PeerDiedError: "it died",
-    PeerStoppedError: "it is stopped",
-    PeerSilentError: "it is silent",
-    PeerUnreachableError: "it cannot be reached",
-    PeerLeftError: "it left",
-}
+        self.link.abort()

@@ -70,9 +70,9 @@ class Plan:
         stream = session.stream
         queue = stream.queue
         number = self.number
-        if number not in stream.known_plans:
+        if number not in stream.definitions:
             queue.append((self._define, self.name, None))  # first: another thread takes what is known for sent
-            stream.known_plans.add(number)
+            stream.definitions[number] = self._define
             self._known_by.append(weakref.ref(stream))
         if self._returns is None:
             id_ = next_id()
@@ -92,7 +92,7 @@ class Plan:
         for reference in self._known_by:
             stream = reference()
             if stream is not None:
-                stream.known_plans.discard(self.number)
+                stream.definitions.pop(self.number, None)
                 stream.queue.append((records.forget(self.number), self.name, None))
 
 

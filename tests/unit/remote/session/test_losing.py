@@ -14,7 +14,7 @@ from multiworld.remote.master.node import Node
 from multiworld.remote.session import failures, room
 from multiworld.wire.progress.operation import Operation
 
-from ..fake_node import FakeNode, values
+from ..fake_node import FakeNode, remote_of, values
 
 
 def lost_of(fake: FakeNode) -> NodeDeadError:
@@ -192,3 +192,10 @@ def refuse_large(empty: Callable[..., torch.Tensor]) -> Callable[..., torch.Tens
         return empty(size, **options)
 
     return make
+
+
+def test_a_failure_that_a_coroutine_waits_for_is_no_loss_of_the_node(fake: FakeNode) -> None:
+    lost = fake.node.zeros(3).index_select(0, fake.node.send(torch.tensor([9])))
+    with pytest.raises(RemoteOperationError, match="index"):
+        asyncio.run(remote_of(lost).fetched())
+    assert values(fake.node.ones(1)).tolist() == [1]

@@ -1,0 +1,125 @@
+"""Whether the node of a session is there, is made anew, or is lost, and whether the connection ended here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from ...errors import (
+    PeerDiedError,
+    PeerLeftError,
+    PeerSilentError,
+    PeerStoppedError,
+    PeerUnreachableError,
+    WorldBrokenError,
+)
+from ...world.world import World
+from .recovering import Recovery
+
+
+class Link:
+    """The two worlds of a node in one generation. ``lost``: whether one of them broke."""
+
+    def __init__(self, world: World, bulk: World) -> None:
+        self.world, self.bulk = world, bulk
+        self.lost = False  # guarded by the lifetime's lock
+
+    def abort(self) -> None:
+        self.world.abort()
+        self.bulk.abort()
+
+
+class Lifetime:
+    """``dead``: why the node is lost for good. ``ended``: why the connection ended here.
+
+    ``away``: why the node is lost while it is made anew; then it is there again, or dead. ``recovery`` makes it anew.
+    Any thread, also one that holds locks of a world that broke: nothing here blocks but ``wait_back``.
+    """
+
+    def __init__(self, on_turn: Callable[[], None], on_loss: Callable[[bool], None]) -> None:
+        """``on_turn`` is called with each change, ``on_loss`` with whether the node may come back."""
+        self.dead: str | None = None
+        self.ended: str | None = None
+        self.away: str | None = None
+        self.recovery: Recovery | None = None
+        self.link: Link | None = None
+        self._on_turn, self._on_loss = on_turn, on_loss
+        self._turned = threading.Condition()  # guards all of it; no other lock is taken below it but that of a room
+
+    @property
+    def is_over(self) -> bool:
+        return self.dead is not None or self.ended is not None
+
+    def use(self, world: World, bulk: World) -> Link:
+        """These are the worlds of the node from now on."""
+        link = self.link = Link(world, bulk)
+        world.on_broken(lambda: self._broke(link, world, "the connection was closed"))
+        bulk.on_broken(lambda: self._broke(link, bulk, "the connection for large tensors was closed"))
+        return link
+
+    def lose(self, reason: str, link: Link) -> None:
+        """A link of the node broke."""
+        with self._turned:
+            if link.lost or self.is_over:
+                return
+            link.lost = True
+            link.world.later(0.0, link.abort)  # one of the two may still stand
+            if link is not self.link:
+                return
+            if self.recovery is not None and self.recovery.may_return():
+                self.away = reason
+                self._on_loss(True)
+                self._turn()
+            else:
+                self.give_up(reason)
+
+    def give_up(self, reason: str) -> None:
+        """The node is lost for good."""
+        with self._turned:
+            if not self.is_over:
+                self.dead = reason
+                self._on_loss(False)
+                self._turn()
+
+    def came_back(self, link: Link) -> bool:
+        """The node was made anew. False: it is lost again."""
+        with self._turned:
+            if link.lost or link is not self.link or self.is_over:
+                return False
+            self.away = None
+            self._turn()
+            return True
+
+    def end(self, reason: str) -> None:
+        with self._turned:
+            self.ended = self.ended or reason
+            self._turn()
+
+    def wait_back(self) -> None:
+        """Block while the node is being made anew."""
+        with self._turned:
+            self._turned.wait_for(lambda: self.away is None or self.is_over)
+
+    def _turn(self) -> None:
+        self._turned.notify_all()
+        self._on_turn()
+
+    def _broke(self, link: Link, world: World, closed: str) -> None:
+        self.lose(closed if world.error is None else reason_of(world.error), link)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what happened to the node, without the advice that is for those who use worlds."""
+    if not isinstance(error, WorldBrokenError):
+        return str(error)
+    return f"{_WHAT_HAPPENED.get(type(error), 'the connection broke')}: {error.cause}"
+
+
+_WHAT_HAPPENED: Final[dict[type[WorldBrokenError], str]] = {
+    PeerDiedError: "it died",
+    PeerStoppedError: "it is stopped",
+    PeerSilentError: "it is silent",
+    PeerUnreachableError: "it cannot be reached",
+    PeerLeftError: "it left",
+}
