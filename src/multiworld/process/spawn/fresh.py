@@ -60,7 +60,7 @@ def become_fresh(env: Mapping[str, str], num_blas_threads: int | None) -> None:
     _forget_logging()
     sys.excepthook, sys.displayhook = sys.__excepthook__, sys.__displayhook__
     threading.excepthook = threading.__excepthook__
-    _reseed()
+    reseed()
     _set_threads(env, num_blas_threads)
     faulthandler.register(DUMP_SIGNAL, file=2, all_threads=True, chain=False)
     gc.enable()
@@ -97,8 +97,8 @@ def _forget_logging() -> None:
             logger.setLevel(level)
 
 
-def _reseed() -> None:
-    """Python's ``random`` does it by itself at a fork."""
+def reseed() -> None:
+    """Seed the generators of numpy and torch anew. Python's ``random`` does it by itself at a fork."""
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import secrets
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
 
 import torch
 
+from ...process.spawn.template import Template, TemplateLostError
 from ...wire.endpoints.token import TOKEN_VARIABLE
 from ...world.launcher.launched import AGENT_VARIABLE, WORKER_VARIABLE
 from ...world.liveness import DEFAULT_LEASE_S
@@ -26,12 +26,31 @@ from .roster import NodePlace
 START_S = 60.0
 END_S = 5.0
 JOB = "remote"
+PROGRAM: Final = "multiworld.remote.node.program:main"
 LAUNCHERS = frozenset({AGENT_VARIABLE, WORKER_VARIABLE})
 """A child is no worker of the launcher's."""
 
 
+class Child(Protocol):
+    """A process that was started for a node."""
+
+    def wait(self, timeout_s: float | None = None) -> bool: ...
+    def kill(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Starter(Protocol):
+    """Starts processes that run the program of a node."""
+
+    def start(self, arguments: Sequence[str]) -> Child: ...
+    def close(self) -> None: ...
+
+
 class LocalNodes:
-    """The child processes, by the number of their node."""
+    """The processes, by the number of their node.
+
+    They are forked from one that has imported PyTorch: a replacement takes no processor from the nodes that go on.
+    """
 
     def __init__(
         self,
@@ -41,19 +60,21 @@ class LocalNodes:
         job: str = JOB,
         allow: Iterable[str] = (),
         calls: Iterable[DeclaredCall] = (),
+        starter: Starter | None = None,
     ) -> None:
-        self._store, self._token, self._backend, self._job = store, token, backend, job
+        self._store, self._backend, self._job = store, backend, job
         self._allow, self._calls = tuple(allow), tuple(calls)
+        self._starter = _template(token) if starter is None else starter
         self._lock = threading.Lock()  # a node may be started, on the roster's thread, while all end
-        self._children: dict[int, subprocess.Popen[bytes]] = {}  # guarded by _lock
+        self._children: dict[int, Child] = {}  # guarded by _lock
         self._is_closed = False  # guarded by _lock
 
     def start(self, number: int) -> None:
-        """Start the process of a node, in place of one that is lost: that is killed if it is still there."""
-        command = [
-            sys.executable,
-            "-m",
-            "multiworld.remote.node.program",
+        """Start the process of a node, in place of one that is lost: that is killed if it is still there.
+
+        Raises ConnectError.
+        """
+        arguments = [
             f"--number={number}",
             f"--store={self._store}",
             f"--backend={self._backend}",
@@ -61,32 +82,41 @@ class LocalNodes:
             *(f"--allow={namespace}" for namespace in self._allow),
             *options_of(self._calls),
         ]
-        environment = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
-        if self._token:
-            environment[TOKEN_VARIABLE] = self._token
         with self._lock:
             if not self._is_closed:
                 self._end(number)
-                self._children[number] = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+                try:
+                    self._children[number] = self._starter.start(arguments)
+                except TemplateLostError as error:
+                    raise ConnectError(f"node {number} can't be started: {error}") from error
 
     def close(self, drop: bool = False) -> None:
         """Wait for the processes, which end with their master; kill those that do not, and with ``drop`` all."""
         with self._lock:
             self._is_closed = True
             children = list(self._children.values())
+            self._children.clear()
         until = time.monotonic() + (0.0 if drop else END_S)
         for child in children:
-            try:
-                child.wait(max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
+            if not child.wait(max(0.0, until - time.monotonic())):
                 child.kill()
                 child.wait()
+            child.close()
+        self._starter.close()
 
     def _end(self, number: int) -> None:
         child = self._children.pop(number, None)
         if child is not None:
             child.kill()  # it may be stopped
             child.wait()
+            child.close()
+
+
+def _template(token: str) -> Template:
+    environment = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
+    if token:
+        environment[TOKEN_VARIABLE] = token
+    return Template(PROGRAM, environment)
 
 
 def local(
