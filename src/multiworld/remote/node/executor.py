@@ -19,6 +19,7 @@ from ..protocol.records import FIRST_PLAN, HEAD, Kind
 from ..protocol.template import decode
 from .calls import Calls
 from .failing import describe_failure
+from .graph import Graphs
 from .plan import Plan
 from .replies import Replies
 from .shared import Shared
@@ -40,6 +41,7 @@ class Executor:
         self._position = self._reported = 0
         self._failures: list[Failed] = []
         self._has_news = False
+        self._graphs = Graphs(shared, self._plans, self._arrive, self.failure)
         self._built_in: dict[int, Callable[[bytes], object]] = {
             Kind.DEFINE: self._define,
             Kind.FORGET: lambda body: self._plans.pop(records.read_forget(body), None),
@@ -56,6 +58,7 @@ class Executor:
                 shared, replies, arrive=self._arrive, tell_failures=self._tell_failures, failed=self.failure
             ).handlers,
             **Snapshots(shared.table, shared.bulk, replies, self).handlers,
+            **self._graphs.handlers,
         }
 
     @property
@@ -189,13 +192,13 @@ class Executor:
         except Exception as error:
             self._table[id_] = Lost(self.failure(error))
 
-    def failure(self, error: BaseException, place: str = "") -> Failed:
+    def failure(self, error: BaseException, place: str = "", call: int | None = None) -> Failed:
         """Return the failure of the present record, and tell it with the next report.
 
-        ``place``: where on the node it was raised, if that is in a program of the user's.
+        ``place``: where on the node it was raised, if that is in a program of the user's. ``call``: which of a graph.
         """
         kind, text = describe_failure(error, self._table)
-        failed = Failed(stream=self._stream, position=self._position, kind=kind, text=f"{text}{place}")
+        failed = Failed(stream=self._stream, position=self._position, kind=kind, text=f"{text}{place}", call=call)
         self._failures.append(failed)
         return failed
 

@@ -50,12 +50,13 @@ class Plan:
         "numbers",
         "operator",
         "outputs",
+        "template",
         "writes",
     )
 
     def __init__(self, template: Template, allowed: Iterable[str] = ALLOWED) -> None:
         """An operator that the node refuses is refused in each call: the records of its calls are to be counted."""
-        self.operator = template.operator
+        self.template, self.operator = template, template.operator
         self.function = _operator_or_refusal(template.operator, allowed)
         self._workspace = WORKSPACES.get(template.operator)
         if self._workspace is not None:
@@ -102,6 +103,11 @@ class Plan:
         if self._conform:
             return [conformed(tensor, spec) for tensor, spec in pairs]
         return [tensor for tensor, _ in pairs if tensor is not None]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a call returned what the master foresaw: others need not be looked at."""
+        return self._checked and not self._conform and not self._reshapes and self._workspace is None
 
     def _reshape(self, tensor: Tensor, spec: Spec) -> None:
         """Give an argument the strides that the master foresaw. Raises UnforeseenOutputError."""

@@ -52,12 +52,16 @@ OUT_OF_MEMORY: Final = "out of memory"
 @message("failed")
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """The record at ``position`` of ``stream`` failed with the error ``kind``, which says ``text``."""
+    """The record at ``position`` of ``stream`` failed with the error ``kind``, which says ``text``.
+
+    ``call``: if the record runs a graph, which of its calls failed.
+    """
 
     stream: int
     position: int
     kind: str
     text: str
+    call: int | None = None
 
 
 @message("executed")

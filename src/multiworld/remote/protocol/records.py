@@ -52,6 +52,12 @@ class Kind(IntEnum):
     """Keep the state of the generator of the node's CPU as a tensor."""
     RESTORE_GENERATOR = 21
     """Give the generator the state that such a tensor has."""
+    GRAPH = 40
+    """A graph: many calls that are kept (``graphs.py``)."""
+    REPLAY = 41
+    """Run a graph once."""
+    FORGET_GRAPH = 42
+    """A graph that is not run any more."""
 
 
 class Fetch(NamedTuple):
