@@ -3,10 +3,13 @@
 See ``docs/remote.md``.
 """
 
+from .capture.capture import capture
+from .capture.step import Step
 from .connecting.connect import connect
 from .device_name.use import use_device_name
 from .errors import (
     CallNotDeclaredError,
+    CaptureError,
     ConnectError,
     ConnectionEndedError,
     DeviceNameError,
@@ -29,6 +32,7 @@ from .tensor.remote_tensor import RemoteTensor
 
 __all__ = [
     "CallNotDeclaredError",
+    "CaptureError",
     "ConnectError",
     "ConnectionEndedError",
     "DeclaredCall",
@@ -45,8 +49,10 @@ __all__ = [
     "RemoteError",
     "RemoteOperationError",
     "RemoteTensor",
+    "Step",
     "SyncPointError",
     "UnsupportedOperationError",
+    "capture",
     "connect",
     "local",
     "no_sync",

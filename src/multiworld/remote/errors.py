@@ -72,6 +72,17 @@ class SyncPointError(RemoteError):
         return f"{self.operation} waits for a node, inside remote.no_sync(), at {self.line}"
 
 
+class CaptureError(RemoteError):
+    """Something can't be a part of a captured step, or the step can't be replayed (``reason``)."""
+
+    def __init__(self, operation: str, line: str, reason: str, advice: str) -> None:
+        super().__init__(operation, line, reason, advice)
+        self.operation, self.line, self.reason, self.advice = operation, line, reason, advice
+
+    def __str__(self) -> str:
+        return f"remote.capture: {self.operation} at {self.line}: {self.reason}. {self.advice}"
+
+
 class PlaceMismatchError(RemoteError):
     """The operands of one operation live in several places."""
 

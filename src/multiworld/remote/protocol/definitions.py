@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple
 
-from . import records
+from . import graphs, records
 from .records import HEAD, Kind
 
 _KIND: Final = struct.Struct("<I")
@@ -22,8 +22,14 @@ class Change(NamedTuple):
     record: bytes | None
 
 
-_DEFINE: Final[dict[int, Callable[[bytes], Hashable]]] = {Kind.DEFINE: lambda body: records.read_define(body)[0]}
-_FORGET: Final[dict[int, Callable[[bytes], Hashable]]] = {Kind.FORGET: records.read_forget}
+_DEFINE: Final[dict[int, Callable[[bytes], Hashable]]] = {
+    Kind.DEFINE: lambda body: records.read_define(body)[0],
+    Kind.GRAPH: lambda body: graphs.key_of(graphs.read_number(body)),
+}
+_FORGET: Final[dict[int, Callable[[bytes], Hashable]]] = {
+    Kind.FORGET: records.read_forget,
+    Kind.FORGET_GRAPH: lambda body: graphs.key_of(graphs.read_number(body)),
+}
 HEADS: Final = frozenset(_KIND.pack(kind) for kind in (*_DEFINE, *_FORGET))
 """The first bytes of the records that change what is defined."""
 

@@ -129,6 +129,11 @@ def read_number(body: bytes) -> int:
     return int(_NUMBER.unpack_from(body)[0])
 
 
+def key_of(number: int) -> tuple[str, int]:
+    """Return the key of a graph among all that is defined on a stream: plans are numbered, too."""
+    return "graph", number
+
+
 def forget_graph(number: int) -> bytes:
     return record(Kind.FORGET_GRAPH, _NUMBER.pack(number))
 

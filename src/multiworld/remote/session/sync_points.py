@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ..errors import SyncPointError
@@ -23,9 +23,12 @@ class SyncPoints:
         return self.by_line.total()
 
     def wait(self, operation: str, line: str) -> Wait:
-        """Count a sync point; return the context in which it waits. Raises SyncPointError inside ``no_sync``."""
-        if getattr(_forbidden, "depth", 0):
-            raise SyncPointError(operation, line)
+        """Count a sync point; return the context in which it waits.
+
+        Raises SyncPointError inside ``no_sync``, and another error inside ``forbid_sync``.
+        """
+        if _forbidden.errors:
+            raise _forbidden.errors[-1](operation, line)
         with self._lock:
             self.by_line[f"{operation} at {line}"] += 1
         return Wait(operation, line)
@@ -34,11 +37,25 @@ class SyncPoints:
 @contextmanager
 def no_sync() -> Iterator[None]:
     """Inside, an operation of this thread that would wait for a node raises SyncPointError instead."""
-    _forbidden.depth = getattr(_forbidden, "depth", 0) + 1
+    with forbid_sync(SyncPointError):
+        yield
+
+
+@contextmanager
+def forbid_sync(error: Callable[[str, str], Exception]) -> Iterator[None]:
+    """As ``no_sync``, with the error that is made of the operation and its line."""
+    _forbidden.errors.append(error)
     try:
         yield
     finally:
-        _forbidden.depth -= 1
+        _forbidden.errors.pop()
 
 
-_forbidden = threading.local()
+class _Forbidden(threading.local):
+    """``errors``: of this thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.errors: list[Callable[[str, str], Exception]] = []
+
+
+_forbidden = _Forbidden()

@@ -44,18 +44,20 @@ class Plan:
         "changes",
         "name",
         "number",
+        "template",
     )
 
     def __init__(
         self, template: Template, specs: tuple[int, ...], returns: Returns | None, changes: Mapping[Path, int]
     ) -> None:
         self.number = next(_numbers)
-        self.name = template.operator
+        self.template, self.name = template, template.operator
         self._specs, self._returns, self.changes = specs, returns, changes
         self._single = specs[0] if returns is None else -1
         self._pack = template.numbers.pack
         self._define = records.define(self.number, template.encode())
         self._known_by: list[weakref.ref[CommandStream]] = []
+        _plans[self.number] = self
 
     def run(
         self,
@@ -94,6 +96,14 @@ class Plan:
             if stream is not None:
                 stream.definitions.pop(self.number, None)
                 stream.queue.append((records.forget(self.number), self.name, None))
+
+
+_plans: weakref.WeakValueDictionary[int, Plan] = weakref.WeakValueDictionary()
+
+
+def plan_of(number: int) -> Plan:
+    """Return the plan of a record that is about to be sent."""
+    return _plans[number]
 
 
 class PlanCache:
