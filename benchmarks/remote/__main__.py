@@ -10,7 +10,7 @@ from collections.abc import Callable
 from multiworld.bench.report import Line
 
 from ..suite import Suite
-from . import faults, fuzz, language_models, opinfo, sizes, training
+from . import cut, faults, fuzz, language_models, opinfo, sizes, training
 from .lines import copies, killed, operations, round_trips
 from .sides import INSTALL
 
@@ -37,11 +37,11 @@ ALONE: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "sizes": ("tensors of 3 GB, of 0 elements, of 12 dimensions, 10,000 in a list", sizes.line),
     "models": ("a GPT-2 and a BERT on remote:1: forward, backward, generate", language_models.line),
     "stop": ("one of four nodes stopped", faults.stopped),
+    "cut": ("one of four nodes on hosts of their own cut off (needs root)", cut.cut_off),
     "failed": ("one failed operation, 1,000 dependents", faults.failed),
     "soak": ("additions on two nodes, one of which is killed again and again", faults.soak),
 }
 UNWRITTEN = {
-    "cut": ("one of four nodes cut off (needs root)", "error after at most lease + 0.5 s; the others go on"),
     "streams": ("10,000 record/wait programs on 3 streams", "equal to a sequential oracle"),
     "overlap": ("compute with a 64 MB copy on two streams", "at least 1.6× of serial on 2 idle cores"),
     "replay": ("a captured step of 38 operations", "at most 1.1× the local step; at most 60 µs of the master's CPU"),
