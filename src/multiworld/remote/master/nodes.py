@@ -143,7 +143,7 @@ class Nodes(Mapping[int, Node]):
 
     @property
     def statistics(self) -> NodesStatistics:
-        """What this master has issued, sent and waited for."""
+        """What this master has issued, sent and waited for, and what each node holds: it asks them, for 1 s at most."""
         return NodesStatistics.of(self._sessions, self.sync_points)
 
     def close(self, *, drop: bool = False) -> list[RemoteError]:

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from ...channel.payload.small_message import Received
 from ...channel.payload.tensors import memory_of
 from ...errors import (
     MultiworldError,
@@ -333,6 +334,24 @@ class Session:
         statistics = self._wait_for(waited, receive)
         assert isinstance(statistics, NodeStatistics)
         return statistics
+
+    def start_statistics(self, take: Callable[[NodeStatistics], object]) -> None:
+        """Have ``take`` called with what the node says of itself, on whichever thread that comes; a lost node says no
+        more."""
+        request = next(self._requests)
+        try:
+            receive = self.world.start_recv_bytes(lanes.NODE, lanes.FIRST_REPLY + request, None)
+        except MultiworldError:
+            return
+
+        def came(receive: Operation[Received]) -> None:
+            if receive.error is None:
+                said = read(bytes_of(receive.result()))
+                if isinstance(said, NodeStatistics):
+                    take(said)
+
+        receive.add_callback(came)
+        self._tell(AskStatistics(request=request), lanes.CONTROL)
 
     def tell(self, message: ToNode) -> None:
         self._tell(message, lanes.CONTROL)
