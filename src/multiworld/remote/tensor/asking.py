@@ -13,6 +13,7 @@ from ..protocol import specs
 from ..protocol.outcomes import read
 from ..protocol.template import FLOAT, GENERATOR, TENSOR, Keywords, Template
 from ..session.session import Session
+from .refused import check_generator
 from .wrapping import make
 
 MOST_OUTPUTS: Final = 64
@@ -34,6 +35,7 @@ def ask(cls: type[Any], session: Session, func: Any, args: Sequence[Any], kwargs
         if isinstance(value, (list, tuple)):
             return [shown(each) for each in value]
         if isinstance(value, torch.Generator):
+            check_generator(func, value)
             return GENERATOR
         if isinstance(value, Tensor):
             raise UnsupportedOperationError(

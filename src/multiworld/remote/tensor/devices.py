@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from ..protocol.specs import spec_of
+from ..protocol.template import Keywords
 from ..session.plainly import plainly
 from ..session.session import Session
 from .dispatch import dispatch
+from .moving import send
 from .planned import create
 
 CPU: Final = torch.device("cpu")
@@ -45,6 +47,15 @@ def moved_to(tensor: Any, device: torch.device) -> Any:
     if torch.device(spec_of(tensor._spec).device) == device:
         return tensor
     return _Moved.apply(tensor, device)  # type: ignore[no-untyped-call]
+
+
+def new_tensor(like: Any, data: Any, dtype: torch.dtype | None, device: Any, options: Keywords) -> Any:
+    """Return data as a tensor where ``like`` is, or on a device that is named, of the dtype of ``like`` if none is."""
+    if device is not None:
+        return torch.tensor(data, dtype=dtype or like.dtype, device=device, **options)
+    gradient = bool(options.get("requires_grad"))
+    there = send(type(like), like._session, plain_tensor(data, dtype or like.dtype))
+    return moved_to(there, torch.device(spec_of(like._spec).device)).requires_grad_(gradient)
 
 
 @plainly

@@ -12,11 +12,13 @@ from ..errors import PlaceMismatchError
 from ..protocol.template import Keywords
 from ..session.open_connections import session_of
 from ..session.session import Session
-from .foreseeing import name_of
+from .foreseeing import meta_of, name_of
+from .gradients import gradient_on
 from .moving import Place, copied, send, values_of
 from .naming import node_of
 from .places import of_several_nodes
 from .planned import BY_VALUE, PLANS, apply_changes, run_first
+from .refused import check_generator
 from .special import SPECIAL
 
 SMALL_BYTES: Final = 4096
@@ -75,6 +77,7 @@ def dispatch(cls: type[Any], func: Any, types: Any, args: Sequence[Any] = (), kw
         elif isinstance(value, Tensor):
             return _dispatch_mixed(cls, func, args, kwargs or _NOTHING)
         elif kind is torch.Generator:
+            check_generator(func, value)
             key.append("generator")
         else:
             key.append(value)
@@ -115,13 +118,20 @@ def _dispatch_mixed(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keyw
     _check_written(cls, func, args, kwargs)
     if func is _ADD and torch._C._current_graph_task_id() != -1:  # gradients of a tensor of the master, from two places
         return func(*[values_of(each, "backward") if type(each) is cls else each for each in args], **kwargs)
-    sessions = [each._session for each in _tensors_of((*args, *kwargs.values())) if type(each) is cls]
+    found = _tensors_of((*args, *kwargs.values()))
+    sessions = [each._session for each in found if type(each) is cls]
     for session in sessions:
         if session is not sessions[0]:
             raise of_several_nodes(name_of(func), sessions[0], session)
 
+    in_backward = torch._C._current_graph_task_id() != -1
+    if in_backward and any(each.is_meta for each in found):  # its kernels for zeros ask for a shape in this way
+        return func(*[_without_data(cls, each) for each in args], **kwargs)
+
     def travel(value: Any) -> Any:
         if isinstance(value, Tensor) and type(value) is not cls:
+            if in_backward:  # PyTorch's C++ makes zeros by the label, and so on the master
+                return gradient_on(next(each for each in found if type(each) is cls), value)
             return sent_if_small(cls, name_of(func), sessions[0], value)
         if isinstance(value, (list, tuple)):
             return [travel(each) for each in value]
@@ -155,6 +165,10 @@ def sent_if_small(cls: type[Any], operation: str, session: Session, tensor: Tens
         f"the master (shape {tuple(tensor.shape)}, {tensor.dtype})",
         f"Send it first: nodes[{session.number}].send(tensor), or tensor.to('remote:{session.number}')",
     )
+
+
+def _without_data(cls: type[Any], value: Any) -> Any:
+    return meta_of(value.spec) if type(value) is cls else value
 
 
 def _tensors_of(values: Sequence[Any]) -> list[Any]:

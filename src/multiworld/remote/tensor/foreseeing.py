@@ -15,6 +15,7 @@ from ..protocol.specs import Spec, describe, number_of, spec_of
 from ..protocol.template import FLOAT, GENERATOR, TENSOR, Keywords, Template
 from .corrections import ASKED, corrected
 from .plan import Path, Plan, Returns
+from .refused import check_generator, check_operator, check_result
 
 
 class UnforeseeableError(Exception):
@@ -26,11 +27,14 @@ def foresee(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords, *,
 
     Raises UnforeseeableError, and what the operator raises for arguments that do not fit.
     """
+    check_operator(func)
     if is_unforeseeable(func, args):
         raise UnforeseeableError
     call = Call(cls, func, args, kwargs, floats_matter=floats_matter)
     returned = corrected(func, args, call.run())
     found = flat(returned)
+    for each in found:
+        check_result(func, each)
     written = {id(tensor): path for path, tensor in call.metas.items()}
     device = call.device()
     outputs = tuple(None if each is None or id(each) in written else describe(each, device) for each in found)
@@ -174,6 +178,7 @@ class Call:
         if isinstance(value, (list, tuple)):
             return [self._shown(each) for each in value]
         if isinstance(value, torch.Generator):
+            check_generator(self._func, value)
             return GENERATOR
         return value
 

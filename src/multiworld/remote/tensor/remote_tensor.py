@@ -12,9 +12,10 @@ from ..protocol.specs import Spec, spec_of
 from ..session.open_connections import session_of
 from ..session.session import Session
 from . import conversion, copying
-from .devices import device_of, moved_to
+from .devices import device_of, moved_to, new_tensor
 from .dispatch import dispatch
 from .foreseeing import meta_of
+from .gradients import grad_of, set_grad
 from .metadata import set_data
 from .moving import MASTER, Place, moved, values_of
 from .naming import DeviceName, named
@@ -72,6 +73,24 @@ class RemoteTensor(Tensor):
     @data.setter
     def data(self, value: Tensor) -> None:
         set_data(self, value)
+
+    @property
+    def grad(self) -> Any:
+        return grad_of(self)
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        set_grad(self, value)
+
+    @grad.deleter
+    def grad(self) -> None:
+        set_grad(self, None)
+
+    def new_tensor(  # type: ignore[override]
+        self, data: Any, *, dtype: torch.dtype | None = None, device: Any = None, **options: Any
+    ) -> Any:
+        """As PyTorch's, on the node of this tensor unless ``device`` says otherwise."""
+        return new_tensor(self, data, dtype, device, options)
 
     # ---- to other places
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 
+from ..protocol.specs import spec_of
 from ..protocol.template import Keywords
 from .homing import bring_home
 from .moving import send, values_of
@@ -37,8 +38,21 @@ def _copy(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords) -> A
         source = send(cls, session, source)
     elif source._session is not session:
         raise of_several_nodes("copy_", session, source._session)
+    elif source._base is target and _cover_the_same(target, source):
+        return target  # torch.matmul(out=) copies a result into itself: it can't see that both share their memory
     key = (id(func), target._spec, source._spec, (2, bool(args[2])) if len(args) > 2 else None)
     return run_first(cls, func, [target, source, *args[2:]], kwargs, session, key, [target._id, source._id], [])
+
+
+def _cover_the_same(one: Any, other: Any) -> bool:
+    """Whether two views of one memory are the same elements in the same order."""
+    first, second = spec_of(one._spec), spec_of(other._spec)
+    return (
+        first.num_elements == second.num_elements
+        and (first.offset, first.dtype) == (second.offset, second.dtype)
+        and one.is_contiguous()
+        and other.is_contiguous()
+    )
 
 
 SPECIAL: Final[dict[Any, Special]] = {
