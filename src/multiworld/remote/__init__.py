@@ -15,6 +15,8 @@ from .errors import (
     DeviceNameError,
     NodeDeadError,
     NodeMemoryError,
+    NodeReturnsError,
+    NotReplayableWarning,
     PlaceMismatchError,
     RemoteError,
     RemoteOperationError,
@@ -26,6 +28,8 @@ from .master.local import local
 from .master.node import Node
 from .master.nodes import Nodes
 from .protocol.calls import DeclaredCall
+from .recovery.node_recovery import RecoveryStatistics
+from .recovery.recoverable import Recoverable, recoverable
 from .session.profile import Profile, profile
 from .session.sync_points import no_sync
 from .tensor.remote_tensor import RemoteTensor
@@ -43,9 +47,13 @@ __all__ = [
     "NodeJoined",
     "NodeLost",
     "NodeMemoryError",
+    "NodeReturnsError",
     "Nodes",
+    "NotReplayableWarning",
     "PlaceMismatchError",
     "Profile",
+    "Recoverable",
+    "RecoveryStatistics",
     "RemoteError",
     "RemoteOperationError",
     "RemoteTensor",
@@ -57,5 +65,6 @@ __all__ = [
     "local",
     "no_sync",
     "profile",
+    "recoverable",
     "use_device_name",
 ]

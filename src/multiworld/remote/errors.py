@@ -61,6 +61,24 @@ class NodeReturnsError(NodeDeadError):
         )
 
 
+class NotReplayableWarning(UserWarning):
+    """A node that ``remote.recoverable()`` covers was asked for a call that can't be made a second time.
+
+    If it is lost before the next snapshot, which is taken at once, its tensors are gone.
+    """
+
+    def __init__(self, node: int, call: str, line: str) -> None:
+        super().__init__(node, call, line)
+        self.node, self.call, self.line = node, call, line
+
+    def __str__(self) -> str:
+        return (
+            f"{self.call} on node {self.node} is not declared replayable: if the node is lost before the snapshot that "
+            f"is taken now, its tensors are gone\n  called at {self.line}\n"
+            "If a second call returns the same, declare it so: DeclaredCall(name=..., replayable=True), or --replayable"
+        )
+
+
 class SyncPointError(RemoteError):
     """An operation would have waited for a node inside ``remote.no_sync()``."""
 

@@ -21,6 +21,7 @@ from multiworld.errors import WorldBrokenError
 from multiworld.remote.master.node import Node
 from multiworld.remote.node import serving
 from multiworld.remote.node.serving import NodeOptions
+from multiworld.remote.protocol import lanes
 from multiworld.remote.protocol.calls import DeclaredCall
 from multiworld.remote.protocol.messages import Welcome
 from multiworld.remote.session.session import Session
@@ -57,6 +58,12 @@ class FakeWorld:
         self._lock = threading.Lock()  # guards the two lines below
         self._came: dict[int, deque[Payload]] = {}
         self._pending: dict[int, deque[Operation[Payload]]] = {}
+
+    @property
+    def awaits_reply(self) -> bool:
+        """Whether somebody waits for the answer to a request."""
+        with self._lock:
+            return any(waiting for tag, waiting in self._pending.items() if tag >= lanes.FIRST_REPLY)
 
     def send_bytes(self, packed: bytearray, dst: int, tag: int) -> bool:
         self.start_send_tensors(torch.frombuffer(packed, dtype=torch.uint8), dst, tag, None)
@@ -172,20 +179,38 @@ class FakeNode:
     """
 
     def __init__(self, number: int = 1, calls: Sequence[DeclaredCall] = ()) -> None:
-        self.world, theirs = fake_pair()
-        self.bulk, their_bulk = fake_pair()
         self.sync_points = SyncPoints()
+        self._options = NodeOptions(number=number, calls=tuple(calls))
         greeted = threading.Event()
+        theirs, their_bulk = self._pairs()
         self.session = Session(
             number, cast("World", self.world), cast("World", self.bulk), self.sync_points, lambda hello: greeted.set()
         )
         self.node = Node(number)
         self.node.take(self.session)
-        options = NodeOptions(number=number, calls=tuple(calls))
-        self.there = serving.Session(options, cast("World", theirs), cast("World", their_bulk))
-        self.session.tell(Welcome(number=number))
+        self._start(theirs, their_bulk, greeted)
+
+    def replace(self) -> None:
+        """Another node comes for one that was lost, and is made what that was."""
+        greeted = threading.Event()
+        theirs, their_bulk = self._pairs()
+        self.session.connect(cast("World", self.world), cast("World", self.bulk), lambda hello: greeted.set())
+        self._start(theirs, their_bulk, greeted)
+        recovery = self.session.recovery
+        assert recovery is not None
+        recovery.make_anew()
+        self.node.take(self.session)
+
+    def _pairs(self) -> tuple[FakeWorld, FakeWorld]:
+        self.world, theirs = fake_pair()
+        self.bulk, their_bulk = fake_pair()
+        return theirs, their_bulk
+
+    def _start(self, theirs: FakeWorld, their_bulk: FakeWorld, greeted: threading.Event) -> None:
+        self.there = serving.Session(self._options, cast("World", theirs), cast("World", their_bulk))
+        self.session.tell(Welcome(number=self._options.number))
         self.failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._serve, name=f"fake-node-{number}", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name=f"fake-node-{self._options.number}", daemon=True)
         self._thread.start()
         assert greeted.wait(PATIENCE_S)
 

@@ -34,7 +34,7 @@ class Node:
 
     def __repr__(self) -> str:
         session = self._session
-        state = "never came" if session is None else session.dead or session.ended or "alive"
+        state = "never came" if session is None else session.dead or session.ended or session.away or "alive"
         return f"<Node {self.number}: {state}>"
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -66,7 +66,13 @@ class Node:
     @property
     def is_alive(self) -> bool:
         session = self._session
-        return session is not None and session.dead is None and session.ended is None
+        return session is not None and session.away is None and not session.is_over
+
+    @property
+    def takes_commands(self) -> bool:
+        """Whether it is alive, or is made anew after a loss: commands are kept meanwhile."""
+        session = self._session
+        return session is not None and not session.is_over
 
     @property
     def generation(self) -> int:

@@ -59,6 +59,7 @@ class Nodes(Mapping[int, Node]):
         self._lost_at_end: list[RemoteError] = []
         self._is_open, self._pid = True, os.getpid()
         self._broadcaster: Broadcaster[NodeEvent] = Broadcaster()
+        self._covering: list[open_connections.Covering] = []
         self.sync_points = SyncPoints()
         self._roster = Roster(
             manager,
@@ -129,12 +130,16 @@ class Nodes(Mapping[int, Node]):
         return self[number].session()
 
     def alive_sessions(self) -> list[Session]:
-        return [node.session() for node in self._nodes.values() if node.is_alive]
+        return [node.session() for node in self._nodes.values() if node.takes_commands]
+
+    def keep_recoverable(self, covering: open_connections.Covering) -> None:
+        """Tell it of new sessions, and close it at the end."""
+        self._covering.append(covering)
 
     def manual_seed(self, seed: int) -> None:
         """Seed the generators of all nodes that are alive."""
         for node in self._nodes.values():
-            if node.is_alive:
+            if node.takes_commands:
                 node.manual_seed(seed)
 
     def events(self) -> Subscription[NodeEvent]:
@@ -202,13 +207,18 @@ class Nodes(Mapping[int, Node]):
         self._roster.close()
         for manager in self._managers:
             manager.close(DROP_S if drop else LEAVE_S)
+        for each in self._covering:
+            each.close()
         self._release(drop)
         self._broadcaster.close()
         return unseen
 
     def _take(self, session: Session) -> None:
-        self._sessions.append(session)
+        if session not in self._sessions:  # else it was made anew
+            self._sessions.append(session)
         self._nodes[session.number].take(session)
+        for each in list(self._covering):
+            each.cover(session)
         hello = session.hello
         assert hello is not None
         self._broadcaster.publish(
@@ -216,10 +226,11 @@ class Nodes(Mapping[int, Node]):
         )
 
     def _lost(self, session: Session) -> None:
-        if session.dead is not None:
+        reason = session.dead or session.away
+        if reason is not None:
             lost = session.first_unconfirmed()
             self._broadcaster.publish(
-                NodeLost(node=session.number, generation=session.generation, reason=session.dead, first_lost=lost)
+                NodeLost(node=session.number, generation=session.generation, reason=reason, first_lost=lost)
             )
 
     def _forked(self) -> None:

@@ -96,11 +96,15 @@ class Roster:
     async def _keep(self, place: NodePlace) -> None:
         """Form the worlds of a node, and again whenever it is lost. Only a node that does not fit ends that."""
         was_there = False
+        lost: Session | None = None
         while True:
+            returning = lost if lost is not None and lost.away is not None and not lost.is_over else None
             try:
                 await self._loop.run_in_executor(None, self._prepare, place.number)
-                session = await self._form(place)
+                session = await self._form(place, returning)
             except (ConnectError, JoinMismatchError, ChannelUnavailableError, ValueError) as error:
+                if returning is not None:
+                    returning.give_up(str(error))
                 self._on_refused(place.number, str(error))
                 return
             except JoinTimeoutError as error:
@@ -116,13 +120,18 @@ class Roster:
                 self._on_session(session)
                 await session.wait_lost()
                 self._on_lost(session)
+                lost = session
 
-    async def _form(self, place: NodePlace) -> Session:
+    async def _form(self, place: NodePlace, returning: Session | None) -> Session:
+        """``returning``: the session of a node that is made anew."""
         command_name, bulk_name = place.names
         world = await self._join(self._manager, command_name, place, "auto")
         try:
             bulk = await self._join(self._bulk_manager, bulk_name, place, self._backend)
-            return await self._greet(place.number, world, bulk)
+            session = await self._greet(place.number, world, bulk, returning)
+            if returning is not None and (recovery := returning.recovery) is not None:
+                await self._loop.run_in_executor(None, recovery.make_anew)
+            return session
         except BaseException:
             world.abort()
             raise
@@ -132,14 +141,18 @@ class Roster:
             name, rank=lanes.MASTER, world_size=2, store=place.store, backend=backend, timeout_s=JOIN_S
         )
 
-    async def _greet(self, number: int, world: World, bulk: World) -> Session:
+    async def _greet(self, number: int, world: World, bulk: World, returning: Session | None) -> Session:
         """Raises ConnectError for a node that does not fit."""
         came: asyncio.Future[NodeHello] = self._loop.create_future()
 
         def hello(said: NodeHello) -> None:
             self._loop.call_soon_threadsafe(_settle, came, said)
 
-        session = Session(number, world, bulk, self._sync_points, on_hello=hello)
+        if returning is None:
+            session = Session(number, world, bulk, self._sync_points, on_hello=hello)
+        else:
+            session = returning
+            session.connect(world, bulk, hello)
         lost = asyncio.ensure_future(session.wait_lost())
         try:
             await asyncio.wait((came, lost), timeout=HELLO_S, return_when=asyncio.FIRST_COMPLETED)

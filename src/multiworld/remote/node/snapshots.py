@@ -20,7 +20,7 @@ from ..protocol.recovering import (
     RecoveryKind,
     StoredMemory,
     View,
-    pieces,
+    chunks,
     read_repeat,
     read_restore,
     read_snapshot,
@@ -81,27 +81,29 @@ class Snapshots:
         request = read_snapshot(body)
         self._stream.wait_arrivals()
         self._stream.report()  # the master forgets what is before a snapshot, and must know what failed there
-        taken = _Taken(self._table, self._stream.position)
-        # The copies are made before the next operation may write, and sent while it runs.
-        copies = [memory.clone() for memory in taken.memories]
-        self._replies.answer(request, taken.manifest().encode())
+        try:
+            taken = _Taken(self._table, self._stream.position)
+            # The copies are made before the next operation may write, and sent while it runs.
+            copies = [memory.clone() for memory in taken.memories]
+            encoded = taken.manifest().encode()
+        except Exception as error:  # no memory for the copies: there is no snapshot, and all else goes on
+            self._replies.fail(request, self._stream.failure(error))
+            return
+        self._replies.answer(request, encoded)
         threading.Thread(target=self._send, args=(copies, request), name="multiworld-snapshot", daemon=True).start()
 
     def _send(self, copies: list[Tensor], request: int) -> None:
         with suppress(MultiworldError):  # the master is lost, or this process ends
-            for copied in copies:
-                plain = copied.cpu()
-                for piece in pieces(len(plain)):
-                    sending = self._bulk.start_send_tensors(
-                        plain[piece], lanes.MASTER, lanes.FIRST_REPLY + request, None
-                    )
-                    self._bulk.wait_thread(sending, lanes.MASTER, None)
+            for chunk in chunks([len(copied) for copied in copies]):
+                parts = [copies[part.memory][part.begin : part.end].cpu() for part in chunk]
+                sending = self._bulk.start_send_tensors(parts, lanes.MASTER, lanes.FIRST_REPLY + request, None)
+                self._bulk.wait_thread(sending, lanes.MASTER, None)
 
     def _restore(self, body: bytes) -> None:
         request, definitions, manifest = read_restore(body)
         self._stream.go_to(manifest.position)
         self._stream.define(definitions)
-        memories = [self._received(request, stored) for stored in manifest.memories]
+        memories = [self._on_device(memory, stored.device) for memory, stored in self._received(request, manifest)]
         for view in manifest.views:
             self._table[view.id] = self._viewed(memories[view.memory], view)
         for id_, failure in manifest.lost:
@@ -109,14 +111,18 @@ class Snapshots:
         for device, state in manifest.generators:
             self._set_generator(device, state)
 
-    def _received(self, request: int, stored: StoredMemory) -> Tensor | Lost:
-        memory = torch.empty(stored.num_bytes, dtype=torch.uint8)
-        for piece in pieces(stored.num_bytes):
-            receive = self._bulk.start_recv(memory[piece], lanes.MASTER, lanes.FIRST_REPLY + request, None)
+    def _received(self, request: int, manifest: Manifest) -> list[tuple[Tensor, StoredMemory]]:
+        memories = [torch.empty(stored.num_bytes, dtype=torch.uint8) for stored in manifest.memories]
+        for chunk in chunks([len(memory) for memory in memories]):
+            receive = self._bulk.start_recv_tensors(lanes.MASTER, lanes.FIRST_REPLY + request, None)
             self._bulk.wait_for(receive, lanes.MASTER, None)
-            receive.result()
+            for part, values in zip(chunk, receive.result(), strict=True):
+                memories[part.memory][part.begin : part.end] = values
+        return list(zip(memories, manifest.memories, strict=True))
+
+    def _on_device(self, memory: Tensor, device: str) -> Tensor | Lost:
         try:
-            return memory.to(stored.device)
+            return memory.to(device)
         except Exception as error:  # the node before this one had a device that this one does not have
             return Lost(self._stream.failure(error))
 

@@ -1,6 +1,6 @@
 """Records of recovery: take a snapshot of all tensors, restore one, and repeat what was answered before. Pure.
 
-A snapshot is a manifest, which says what is where, and the bytes of each memory, which travel beside it in pieces.
+A snapshot is a manifest, which says what is where, and the bytes of each memory, which travel beside it in chunks.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import base64
 import binascii
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
@@ -20,8 +20,10 @@ from .messages import Failed
 from .records import HEAD, MAX_ID
 from .specs import Spec
 
-PIECE_BYTES: Final = 4 * 1024 * 1024
-"""Memories travel in pieces of this size, so that other large tensors come between them."""
+CHUNK_BYTES: Final = 4 * 1024 * 1024
+"""Memories travel in messages of at most this size, so that other large tensors come between them."""
+MAX_PARTS: Final = 256
+"""Parts of memories in one message."""
 _SNAPSHOT: Final = struct.Struct("<Q")
 _RESTORE: Final = struct.Struct("<QI")
 _REPEAT: Final = struct.Struct("<I")
@@ -45,6 +47,14 @@ class StoredMemory(NamedTuple):
 
     num_bytes: int
     device: str
+
+
+class Part(NamedTuple):
+    """The bytes from ``begin`` to ``end`` of a memory, by its place in the manifest."""
+
+    memory: int
+    begin: int
+    end: int
 
 
 class View(NamedTuple):
@@ -146,10 +156,22 @@ def read_repeat(body: bytes) -> tuple[bytes, bytes]:
 SKIP: Final = HEAD.pack(RecoveryKind.SKIP, 0)
 
 
-def pieces(num_bytes: int) -> Iterator[slice]:
-    """Yield the pieces in which a memory of that size travels."""
-    for begin in range(0, num_bytes, PIECE_BYTES):
-        yield slice(begin, min(begin + PIECE_BYTES, num_bytes))
+def chunks(sizes: Iterable[int]) -> Iterator[list[Part]]:
+    """Yield in what parts memories of these sizes travel: those of one message together."""
+    chunk: list[Part] = []
+    room = CHUNK_BYTES
+    for memory, size in enumerate(sizes):
+        begin = 0
+        while begin < size:
+            end = min(begin + room, size)
+            chunk.append(Part(memory, begin, end))
+            room -= end - begin
+            begin = end
+            if not room or len(chunk) == MAX_PARTS:
+                yield chunk
+                chunk, room = [], CHUNK_BYTES
+    if chunk:
+        yield chunk
 
 
 def _record(kind: RecoveryKind, body: bytes) -> bytes:

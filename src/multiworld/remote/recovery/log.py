@@ -10,8 +10,10 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from ..protocol import definitions, records, recovering
+from ..protocol import calls, definitions, records, recovering, specs
+from ..protocol.calls import CALL, Like
 from ..protocol.definitions import Change
+from ..protocol.messages import TO_MASTER, Outcome
 from ..protocol.records import HEAD, Kind
 from ..protocol.recovering import SKIP, RecoveryKind
 
@@ -22,6 +24,7 @@ _ENTRY_BYTES: Final = 200
 _HEADS: Final = {
     kind.to_bytes(4, "little"): kind for kind in (Kind.FETCH, Kind.ASK, Kind.SYNC, RecoveryKind.SNAPSHOT, Kind.ARRIVED)
 }
+_CALL: Final = CALL.to_bytes(4, "little")
 _ARRIVED: Final = Kind.ARRIVED.to_bytes(4, "little")
 _NOTED: Final = frozenset(_HEADS) | definitions.HEADS
 _REQUEST: Final[dict[int, Callable[[bytes], int]]] = {
@@ -29,6 +32,7 @@ _REQUEST: Final[dict[int, Callable[[bytes], int]]] = {
     Kind.ASK: lambda body: records.read_ask(body).request,
     Kind.SYNC: records.read_sync,
     RecoveryKind.SNAPSHOT: recovering.read_snapshot,
+    CALL: lambda body: calls.read_call(body).request,
 }
 
 
@@ -36,7 +40,7 @@ class Entry(NamedTuple):
     """Records that follow each other. ``request``: of the one record that asks something; None: they ask nothing.
 
     ``arrivals``: ids of large tensors, which have to be on their way before the records are sent. ``changes``: of
-    what is defined.
+    what is defined. ``gap``: the name of a call in it that must not be made twice.
     """
 
     position: int
@@ -45,6 +49,7 @@ class Entry(NamedTuple):
     request: int | None
     arrivals: tuple[int, ...] = ()
     changes: tuple[Change, ...] = ()
+    gap: str | None = None
 
     @property
     def end(self) -> int:
@@ -66,15 +71,26 @@ class CommandLog(Generic[Payload]):
     ``append``, ``drop_before`` and ``repeated`` are called by one thread at a time, the others by any.
     """
 
-    def __init__(self, position: int, defined: Mapping[Hashable, bytes]) -> None:
-        """``position``: of the first record that it will get. ``defined``: what is defined by then, by key."""
+    def __init__(
+        self,
+        position: int,
+        defined: Mapping[Hashable, bytes],
+        max_bytes: int = 1 << 62,
+        on_full: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``position``: of the first record that it will get. ``defined``: what is defined by then, by key.
+
+        ``on_full`` is called when it keeps more than ``max_bytes``: it goes on.
+        """
         self.num_bytes = 0
+        self._max_bytes, self._on_full = max_bytes, on_full
         self._end = position
         self._entries: deque[Entry] = deque()
         self._defined = dict(defined)
         self._large: dict[int, tuple[Payload, int]] = {}  # with its size
         self._waiting: set[int] = set()  # requests that somebody still waits for
         self._answers: dict[int, bytes] = {}
+        self._gaps: deque[str] = deque()
 
     def __len__(self) -> int:
         return self._end - self.position
@@ -87,6 +103,11 @@ class CommandLog(Generic[Payload]):
     def end(self) -> int:
         """The position of the next record."""
         return self._end
+
+    @property
+    def gap(self) -> str | None:
+        """A call in the log that must not be made twice: with it, a lost node can't be made anew."""
+        return self._gaps[0] if self._gaps else None
 
     @property
     def definitions(self) -> bytes:
@@ -109,7 +130,7 @@ class CommandLog(Generic[Payload]):
     def keep_large(self, id_: int, payload: Payload, num_bytes: int) -> None:
         """Keep a large tensor, which travels beside the record that names its id. It comes before that record."""
         self._large[id_] = payload, num_bytes
-        self.num_bytes += num_bytes
+        self._grow(num_bytes)
 
     def large(self, id_: int) -> Payload:
         return self._large[id_][0]
@@ -140,10 +161,19 @@ class CommandLog(Generic[Payload]):
             return
         arrivals = tuple(records.read_arrived(each[HEAD.size :]) for each in recorded if each[:4] == _ARRIVED)
         changes = tuple(definitions.change_by(each) for each in recorded if each[:4] in definitions.HEADS)
-        entry = Entry(self._end, len(recorded), b"".join(recorded), request, arrivals, changes)
+        gap = next((each for each in map(_gap_in, recorded) if each is not None), None)
+        entry = Entry(self._end, len(recorded), b"".join(recorded), request, arrivals, changes, gap)
+        if gap is not None:
+            self._gaps.append(gap)
         self._entries.append(entry)
         self._end = entry.end
-        self.num_bytes += _size_of(entry)
+        self._grow(_size_of(entry))
+
+    def _grow(self, num_bytes: int) -> None:
+        was_full = self.num_bytes > self._max_bytes
+        self.num_bytes += num_bytes
+        if self.num_bytes > self._max_bytes and not was_full:
+            self._on_full()
 
     def _forget(self, entry: Entry) -> None:
         self.num_bytes -= _size_of(entry)
@@ -151,6 +181,8 @@ class CommandLog(Generic[Payload]):
             self.num_bytes -= self._large.pop(id_, (None, 0))[1]
         if entry.request is not None:
             self._answers.pop(entry.request, None)
+        if entry.gap is not None:
+            self._gaps.popleft()
         for key, record in entry.changes:
             if record is None:
                 self._defined.pop(key, None)
@@ -165,16 +197,31 @@ class CommandLog(Generic[Payload]):
 
 
 def _in_place_of(record: bytes, answer: bytes) -> bytes:
-    """Return what is sent in place of a request that nobody waits for."""
-    if HEAD.unpack_from(record)[0] == Kind.ASK:
-        return recovering.repeat(record[HEAD.size :], answer)
+    """Return what is sent in place of a request that nobody waits for. ``answer``: empty if nobody knows it."""
+    kind, body = HEAD.unpack_from(record)[0], record[HEAD.size :]
+    if kind == Kind.ASK:
+        return recovering.repeat(body, answer)
+    if kind == CALL:
+        said = TO_MASTER.decode(answer) if answer else None
+        if not isinstance(said, Outcome):
+            return record  # it failed, and fails again: nobody takes that answer
+        like = Like(said.shown, tuple(specs.from_json(each) for each in said.specs))
+        return calls.call(calls.read_call(body)._replace(like=like))
     return SKIP
+
+
+def _gap_in(record: bytes) -> str | None:
+    if record[:4] != _CALL:
+        return None
+    asked = calls.read_call(record[HEAD.size :])
+    return None if asked.is_replayable else asked.template.operator
 
 
 def _request_of(record: bytes) -> int | None:
     kind = _HEADS.get(record[:4])
     read = None if kind is None else _REQUEST.get(kind)
-    return None if read is None else read(record[HEAD.size :])
+    request = None if read is None else read(record[HEAD.size :])
+    return request or None  # a call that is not answered has the request 0
 
 
 def _size_of(entry: Entry) -> int:

@@ -21,17 +21,16 @@ class Schedule:
         self._every_s, self._max_log_bytes = every_s, max_log_bytes
         self._last: float | None = None  # when the last attempt began
 
-    def is_due(self, *, num_records: int, log_bytes: int, now: float) -> bool:
-        """Whether to take a snapshot now. ``num_records``, ``log_bytes``: of the log."""
-        if self._last is None:
+    def is_due(self, *, num_records: int, log_bytes: int, now: float, has_gap: bool = False) -> bool:
+        """Whether to take a snapshot now. ``num_records``, ``log_bytes``: of the log.
+
+        ``has_gap``: something in it can't be sent again.
+        """
+        if self._last is None or has_gap:
             return True
         if not num_records:
             return False
-        return now - self._last >= self._every_s or self.is_full(log_bytes)
-
-    def is_full(self, log_bytes: int) -> bool:
-        """Whether a log of that size does not wait for its time."""
-        return log_bytes >= self._max_log_bytes
+        return now - self._last >= self._every_s or log_bytes > self._max_log_bytes
 
     def wait_s(self, *, now: float) -> float:
         """Return after how long to look again, if the log does not become full before."""

@@ -67,12 +67,16 @@ class Lifetime:
             link.world.later(0.0, link.abort)  # one of the two may still stand
             if link is not self.link:
                 return
-            if self.recovery is not None and self.recovery.may_return():
-                self.away = reason
-                self._on_loss(True)
-                self._turn()
-            else:
+            if self.recovery is None:
                 self.give_up(reason)
+                return
+            refusal = self.recovery.refusal()
+            if refusal:
+                self.give_up(f"{reason}; {refusal}")
+                return
+            self.away = reason
+            self._on_loss(True)
+            self._turn()
 
     def give_up(self, reason: str) -> None:
         """The node is lost for good."""

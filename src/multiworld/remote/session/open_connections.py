@@ -10,6 +10,15 @@ from ..errors import ConnectError
 from .session import Session
 
 
+class Covering(Protocol):
+    """What makes the nodes of some numbers recoverable."""
+
+    def cover(self, session: Session) -> None:
+        """A node has a new session."""
+
+    def close(self) -> None: ...
+
+
 class Connection(Protocol):
     """The nodes of a master, as far as numbers of nodes are looked up."""
 
@@ -20,6 +29,9 @@ class Connection(Protocol):
         """Raises NodeDeadError while the node is lost, ConnectError if there is none of that number."""
 
     def alive_sessions(self) -> list[Session]: ...
+
+    def keep_recoverable(self, covering: Covering) -> None:
+        """Tell it of new sessions, and close it at the end."""
 
 
 _open: list[tuple[int, Connection]] = []  # with the process that opened it: a forked child has none

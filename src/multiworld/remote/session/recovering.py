@@ -10,14 +10,14 @@ from ..protocol.specs import Spec
 
 
 class Recovery(Protocol):
-    """Keeps what is needed to make a node anew. Methods are called on any thread, and do not block."""
+    """Keeps what is needed to make a node anew. Any thread; nothing but ``make_anew`` blocks."""
 
     @property
     def raises(self) -> bool:
         """Whether a wait that the loss of the node interrupts ends in an error."""
 
-    def may_return(self) -> bool:
-        """The node was lost: whether it is made anew, with all its tensors."""
+    def refusal(self) -> str:
+        """The node was lost: return why it is not made anew; empty if it is."""
 
     def keep_large(self, id_: int, elements: Tensor, spec: Spec) -> None:
         """Keep a large tensor, which nobody changes."""
@@ -30,3 +30,6 @@ class Recovery(Protocol):
 
     def done(self, request: int) -> None:
         """Nobody waits for the answer to this request any more."""
+
+    def make_anew(self) -> None:
+        """Make what the node had on the one whose worlds stand now. It blocks. Raises MultiworldError if it fails."""

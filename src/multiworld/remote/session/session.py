@@ -236,6 +236,10 @@ class Session:
         self._announce(id_, spec)
         return sending
 
+    def wait_sent(self, link: Link, sending: Operation[None]) -> None:
+        """Wait until a large tensor is sent. Raises the error of a world that is broken."""
+        self._large.wait(link, sending)
+
     def _announce(self, id_: int, spec: Spec) -> None:
         self._tell(Arrives(id=id_, spec=specs.to_json(spec)), lanes.ARRIVALS)
 
@@ -367,6 +371,10 @@ class Session:
 
     # ---- waits
 
+    def next_request(self) -> int:
+        """Return a number for a request."""
+        return next(self._requests)
+
     def ask_for(self, record: Callable[[int], bytes], operation: str, line: str, *, is_users: bool = True) -> Waited:
         """Queue a record that is answered, and send it."""
         request = next(self._requests)
@@ -410,7 +418,7 @@ class Session:
         self._check_alive(waited.operation, waited.line)
         recovery = self.recovery
         if recovery is None or recovery.raises or not (waited.position is None or recovery.is_waiting(waited.request)):
-            raise NodeReturnsError(self.number, waited.operation, waited.line, reason_of(error))
+            raise NodeReturnsError(self.number, waited.operation, waited.line, self.away or reason_of(error))
 
     def reply_on(self, link: Link, waited: Waited) -> memoryview | ToMaster:
         """Receive the reply to a request; raise the failure that it tells, or the error of a broken world."""

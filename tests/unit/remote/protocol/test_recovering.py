@@ -9,7 +9,16 @@ from multiworld.errors import ProtocolError
 from multiworld.remote.protocol import recovering
 from multiworld.remote.protocol.messages import Failed
 from multiworld.remote.protocol.records import HEAD
-from multiworld.remote.protocol.recovering import LostEntry, Manifest, StoredMemory, View, pieces, read_manifest
+from multiworld.remote.protocol.recovering import (
+    CHUNK_BYTES,
+    MAX_PARTS,
+    LostEntry,
+    Manifest,
+    StoredMemory,
+    View,
+    chunks,
+    read_manifest,
+)
 from multiworld.remote.protocol.specs import Spec
 
 SPEC = Spec((2, 3), (3, 1), 1, torch.complex64, "cpu", True, False)
@@ -53,11 +62,14 @@ def test_a_question_longer_than_its_record_is_refused() -> None:
         recovering.read_repeat(recovering.repeat(b"asked", b"")[HEAD.size : -1])
 
 
-def test_pieces_are_the_whole_memory() -> None:
-    size = 2 * recovering.PIECE_BYTES + 3
-    assert [(each.start, each.stop) for each in pieces(size)] == [
-        (0, recovering.PIECE_BYTES),
-        (recovering.PIECE_BYTES, 2 * recovering.PIECE_BYTES),
-        (2 * recovering.PIECE_BYTES, size),
-    ]
-    assert list(pieces(0)) == []
+def test_chunks_are_all_bytes_in_messages_of_a_bounded_size() -> None:
+    sizes = [3, 0, 2 * CHUNK_BYTES, 5, *[1] * 600]
+    found = list(chunks(sizes))
+    assert all(sum(part.end - part.begin for part in chunk) <= CHUNK_BYTES for chunk in found)
+    assert max(len(chunk) for chunk in found) == MAX_PARTS
+    reached = [0] * len(sizes)
+    for part in (part for chunk in found for part in chunk):
+        assert part.begin == reached[part.memory]
+        reached[part.memory] = part.end
+    assert reached == sizes
+    assert list(chunks([0])) == []

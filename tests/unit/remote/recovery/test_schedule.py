@@ -21,8 +21,9 @@ def test_the_first_snapshot_is_due_at_once_and_the_next_after_its_time_if_someth
 def test_a_log_that_is_full_does_not_wait() -> None:
     schedule = Schedule(30.0, max_log_bytes=100)
     schedule.began(now=0.0)
-    assert not schedule.is_due(num_records=1, log_bytes=99, now=1.0)
-    assert schedule.is_due(num_records=1, log_bytes=100, now=1.0)
+    assert not schedule.is_due(num_records=1, log_bytes=100, now=1.0)
+    assert schedule.is_due(num_records=1, log_bytes=101, now=1.0)
+    assert schedule.is_due(num_records=1, log_bytes=9, now=1.0, has_gap=True)
 
 
 @pytest.mark.parametrize("every_s", [0.0, -1.0, float("nan")])
