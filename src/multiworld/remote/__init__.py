@@ -27,6 +27,7 @@ from .events import NodeEvent, NodeJoined, NodeLost
 from .master.local import local
 from .master.node import Node
 from .master.nodes import Nodes
+from .master.streams import Event, Stream
 from .protocol.calls import DeclaredCall
 from .recovery.node_recovery import RecoveryStatistics
 from .recovery.recoverable import Recoverable, recoverable
@@ -41,6 +42,7 @@ __all__ = [
     "ConnectionEndedError",
     "DeclaredCall",
     "DeviceNameError",
+    "Event",
     "Node",
     "NodeDeadError",
     "NodeEvent",
@@ -58,6 +60,7 @@ __all__ = [
     "RemoteOperationError",
     "RemoteTensor",
     "Step",
+    "Stream",
     "SyncPointError",
     "UnsupportedOperationError",
     "capture",

@@ -123,6 +123,9 @@ class FakeWorld:
     def later(self, after_s: float, call: Callable[[], object]) -> None:
         self.timers.append(call)
 
+    def soon(self, call: Callable[[], object]) -> None:
+        self.timers.append(call)
+
     def on_broken(self, call: Callable[[], None]) -> None:
         self._broken.add_callback(lambda _: call())
 

@@ -17,6 +17,7 @@ from ..tensor.calling import call
 from ..tensor.creating import OnNode
 from ..tensor.moving import send
 from ..tensor.remote_tensor import RemoteTensor
+from .streams import Stream
 
 
 class Node:
@@ -149,8 +150,26 @@ class Node:
 
         return load(module, self.session())
 
+    def stream(self) -> Stream:
+        """Return a new stream: what is done in ``with stream:`` runs beside what other streams do.
+
+        Raises NodeDeadError.
+        """
+        return Stream(self.session())
+
+    @property
+    def default_stream(self) -> Stream:
+        """The stream of all that is done in no ``with stream:``."""
+        session = self.session()
+        return Stream(session, session.stream)
+
+    def current_stream(self) -> Stream:
+        """Return the stream on which this thread's operations run here."""
+        owner = self.session().streams.present_owner
+        return owner if isinstance(owner, Stream) else self.default_stream
+
     def synchronize(self) -> None:
-        """Wait until all that was issued here is executed. Raises NodeDeadError."""
+        """Wait until all that was issued here is executed, on all streams. Raises NodeDeadError."""
         self.session().synchronize()
 
     def manual_seed(self, seed: int) -> None:

@@ -24,7 +24,7 @@ from .plan import Plan
 from .replies import Replies
 from .shared import Shared
 from .snapshots import Snapshots
-from .table import Arriving, Entry, Lost, first_lost, lose_written
+from .table import RECORDED, Arriving, Entry, Lost, first_lost, lose_written
 
 MAX_UNREPORTED: Final = 1024
 """Records that were executed before the node says so, if nobody waits."""
@@ -32,7 +32,7 @@ _NUMBER: Final = struct.Struct("<I")
 
 
 class Executor:
-    """``execute`` is called with batch after batch, by one thread."""
+    """``execute`` is called with batch after batch, by one thread. ``is_ended``: its last record was executed."""
 
     def __init__(self, stream: int, shared: Shared, replies: Replies) -> None:
         self._stream, self._shared, self._replies = stream, shared, replies
@@ -42,10 +42,15 @@ class Executor:
         self._failures: list[Failed] = []
         self._has_news = False
         self._graphs = Graphs(shared, self._plans, self._arrive, self.failure)
+        self.is_ended = False
         self._built_in: dict[int, Callable[[bytes], object]] = {
             Kind.DEFINE: self._define,
             Kind.FORGET: lambda body: self._plans.pop(records.read_forget(body), None),
-            Kind.FREE: self._free,
+            Kind.FREE: lambda body: shared.streams.free(records.read_free(body)),
+            Kind.RELEASE: lambda body: shared.streams.release(*records.read_release(body)),
+            Kind.RECORD: self._record_event,
+            Kind.WAIT: self._wait_event,
+            Kind.END: self._end,
             Kind.LOAD: self._load,
             Kind.ARRIVED: self._arrived,
             Kind.FETCH: self._fetch,
@@ -69,6 +74,7 @@ class Executor:
     def execute(self, batch: memoryview) -> None:
         """Run a batch of records. Raises ProtocolError for what is none."""
         at, end, shared, table = 0, len(batch), self._shared, self._table
+        awaited = shared.streams.awaited
         while at < end and not shared.is_dropping:
             try:
                 (number,) = _NUMBER.unpack_from(batch, at)
@@ -92,6 +98,10 @@ class Executor:
             except (KeyError, struct.error) as error:
                 raise ProtocolError(f"a bad record {number} at {at} of {end} bytes: {error}") from error
             self._position += 1
+            if awaited:
+                shared.streams.tell_made()
+        if shared.streams.releases:
+            shared.streams.free_passed()
         if end > lanes.INLINE_BYTES:
             self._has_news = True
         if self._has_news or self._failures or self._position - self._reported >= MAX_UNREPORTED:
@@ -176,21 +186,29 @@ class Executor:
             lose_written(table, [ids[place] for place in plan.writes], lost)
 
     def _arrive(self, ids: Iterable[int]) -> bool:
-        """Wait for those of the ids that are still to arrive; one that does not is lost. False: there are none."""
+        """Wait for those of the ids that are still to arrive, or that another stream is still to make.
+
+        One that does not come is lost. False: there was none to wait for.
+        """
         waited = False
         for id_ in ids:
+            if id_ not in self._table:
+                self.report()  # it may take long
+                waited = self._shared.streams.wait_made(id_) or waited
             entry = self._table.get(id_)
             if type(entry) is Arriving:
-                self._make(id_, entry.wait)
+                came = self._entry(entry.wait)
+                if self._table.get(id_) is entry:  # no other stream was first
+                    self._table[id_] = came
                 waited = True
         return waited
 
-    def _make(self, id_: int, make: Callable[[], Entry]) -> None:
-        """Keep what is made, or why it was not."""
+    def _entry(self, make: Callable[[], Entry]) -> Entry:
+        """Return what is made, or why it was not."""
         try:
-            self._table[id_] = make()
+            return make()
         except Exception as error:
-            self._table[id_] = Lost(self.failure(error))
+            return Lost(self.failure(error))
 
     def failure(self, error: BaseException, place: str = "", call: int | None = None) -> Failed:
         """Return the failure of the present record, and tell it with the next report.
@@ -208,19 +226,14 @@ class Executor:
         number, template = records.read_define(body)
         self._plans[number] = Plan(decode(template), self._shared.allowed)
 
-    def _free(self, body: bytes) -> None:
-        table = self._table
-        for id_ in records.read_free(body):
-            table.pop(id_, None)
-
     def _keep_generator(self, body: bytes) -> None:
         self._table[records.read_generator(body)] = torch.get_rng_state()
 
     def _restore_generator(self, body: bytes) -> None:
-        state = self._table.get(records.read_generator(body))
+        id_ = records.read_generator(body)
+        self._arrive((id_,))
+        state = self._table.get(id_)
         try:
-            if type(state) is Arriving:
-                state = state.wait()
             if not isinstance(state, Tensor):
                 raise ProtocolError(f"no state of a generator: {state!r}")
             torch.set_rng_state(state)
@@ -230,11 +243,11 @@ class Executor:
     def _load(self, body: bytes) -> None:
         id_, spec, memory = records.read_load(body)
         elements = torch.frombuffer(bytearray(memory), dtype=spec.dtype) if memory else torch.empty(0, dtype=spec.dtype)
-        self._make(id_, lambda: tensor_of(elements, spec).to(spec.device))
+        self._table[id_] = self._entry(lambda: tensor_of(elements, spec).to(spec.device))
 
     def _arrived(self, body: bytes) -> None:
         id_ = records.read_arrived(body)
-        self._make(id_, partial(self._shared.take_arrival, id_))
+        self._table[id_] = self._entry(partial(self._shared.take_arrival, id_))
 
     def _tell_failures(self) -> None:
         """Before an answer: it confirms all before it, and the master forgets the lines of what is confirmed."""
@@ -263,7 +276,25 @@ class Executor:
 
     def _sync(self, body: bytes) -> None:
         request = records.read_sync(body)
+        self._report_this()
+        self._replies.say(request, Outcome(shown=None))
+
+    def _record_event(self, body: bytes) -> None:
+        self._table[records.read_event(body)] = RECORDED
+        self._report_this()  # the master may look whether it was recorded
+
+    def _wait_event(self, body: bytes) -> None:
+        id_ = records.read_event(body)
+        self._arrive((id_,))
+        if id_ not in self._table:
+            self.failure(KeyError(f"no event has the id {id_}"))
+
+    def _end(self, body: bytes) -> None:
+        self.is_ended = True
+        self._report_this()
+
+    def _report_this(self) -> None:
+        """Tell that this record is executed, too."""
         self._position += 1
         self.report()
         self._position -= 1
-        self._replies.say(request, Outcome(shown=None))

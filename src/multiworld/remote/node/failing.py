@@ -34,7 +34,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 def _one_of_each_memory(table: Table) -> list[Tensor]:
     """Return a tensor for each memory that is in use: views have none of their own."""
     by_memory: dict[int, Tensor] = {}
-    for entry in list(table.values()):
+    for entry in table.copy().values():  # other streams go on
         if isinstance(entry, Tensor):
             by_memory.setdefault(memory_id(entry), entry)
     return list(by_memory.values())

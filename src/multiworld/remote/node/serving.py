@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ from ..protocol.messages import (
     Drop,
     NodeHello,
     NodeStatistics,
+    OpenStream,
     Refused,
     Welcome,
 )
@@ -115,11 +117,12 @@ def _serve_one(
             session.run()
         except WorldBrokenError as error:
             logger.info("node %d lost its master: %s", options.number, error)
-        return session.was_ended
     finally:
         on_session(None)
         for each in worlds:
             each.blocking.leave(LEAVE_S)
+    session.join_streams()
+    return session.was_ended
 
 
 class Session:
@@ -132,6 +135,10 @@ class Session:
         self._shared = Shared(bulk, options.allowed, functions)
         self._replies = Replies(world, bulk, self._shared)
         self._executor = Executor(0, self._shared, self._replies)
+        self._shared.streams.begin(0, self._executor)
+        self._num_threads = 0
+        self._stream_threads: list[threading.Thread] = []
+        self._failure: Exception | None = None  # of a stream but the first
         self.was_ended = False
         self._welcome: Operation[Welcome] = Operation()
         bulk.on_broken(self._bulk_broke)
@@ -147,16 +154,59 @@ class Session:
         """Raises WorldBrokenError when the master is lost, RefusedByMasterError."""
         world = self._world
         self._replies.tell(hello_of_this_process(self._shared.functions.declared.values()))
-        welcome = world.wait_thread(self._welcome, lanes.MASTER, None)
-        if welcome.num_threads:
-            torch.set_num_threads(welcome.num_threads)
-        commands = Lane(world, lanes.FIRST_STREAM, lanes.MASTER)
-        while not self.was_ended:
+        self._num_threads = world.wait_thread(self._welcome, lanes.MASTER, None).num_threads
+        try:
+            self.was_ended = self._execute(0, self._executor)
+        except WorldBrokenError:
+            if self._failure is not None:
+                raise self._failure from None
+            raise
+        finally:
+            self._shared.streams.end_all()
+
+    def join_streams(self) -> None:
+        """Wait for the threads of all other streams, which end with the worlds."""
+        for thread in self._stream_threads:
+            thread.join()
+
+    def _execute(self, number: int, executor: Executor) -> bool:
+        """Execute a stream on this thread. Return whether the master is done: else the stream was closed."""
+        torch.set_grad_enabled(False)  # this and the next are settings of a thread
+        if self._num_threads:
+            torch.set_num_threads(self._num_threads)
+        commands = Lane(self._world, lanes.FIRST_STREAM + number, lanes.MASTER)
+        while not executor.is_ended:
             batch = commands.next()
             if not batch:
-                self.was_ended = True
-                return
-            self._executor.execute(batch)
+                return True
+            executor.execute(batch)
+        return False
+
+    def _open_stream(self, number: int) -> None:
+        """On the thread on which the news came: from now on the stream counts."""
+        executor = Executor(number, self._shared, self._replies)
+        self._shared.streams.begin(number, executor)
+        name = f"multiworld-stream-{number}"
+        thread = threading.Thread(target=self._run_stream, args=(number, executor), name=name, daemon=True)
+        self._stream_threads = [each for each in self._stream_threads if each.is_alive()]
+        self._stream_threads.append(thread)
+        thread.start()
+
+    def _run_stream(self, number: int, executor: Executor) -> None:
+        try:
+            self._execute(number, executor)
+        except MultiworldError as error:
+            if isinstance(error, ProtocolError):
+                self._fail(error)
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._shared.streams.end(number)
+
+    def _fail(self, error: Exception) -> None:
+        """A stream can't go on: the session ends with its error."""
+        self._failure = error
+        self._world.abort()
 
     def _bulk_broke(self) -> None:
         """A master that can't send large tensors any more needs a new session."""
@@ -176,11 +226,16 @@ class Session:
             self._welcome.fail(RefusedByMasterError(said.reason))
         elif isinstance(said, AskStatistics):
             statistics = NodeStatistics(
-                num_tensors=len(self._shared.table), memory_bytes=resident_bytes(), num_executed=self._executor.position
+                num_tensors=len(self._shared.table),
+                memory_bytes=resident_bytes(),
+                num_executed=self._shared.streams.num_executed,
             )
             self._replies.say(said.request, statistics)
         elif isinstance(said, Drop):
             self._shared.is_dropping = True
+            self._shared.streams.end_all()
+        elif isinstance(said, OpenStream):
+            self._open_stream(said.number)
 
 
 def _join(manager: WorldManager, name: str, options: NodeOptions, backend: str) -> World:

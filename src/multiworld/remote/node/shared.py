@@ -19,6 +19,7 @@ from ..protocol.messages import Arrives
 from ..protocol.specs import Spec
 from .functions import Functions
 from .operators import ALLOWED
+from .streams import Streams
 from .table import Arriving, Entry, Table
 
 
@@ -35,6 +36,7 @@ class Shared:
 
     def __init__(self, bulk: World, allowed: Iterable[str] = ALLOWED, functions: Functions | None = None) -> None:
         self.table: Table = {}
+        self.streams = Streams(self.table)
         self.functions = Functions({}) if functions is None else functions
         self.allowed = frozenset(allowed)
         self.is_dropping = False

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from torch import Tensor
 
@@ -20,15 +21,32 @@ class Lost:
 
 
 class Arriving:
-    """Stands for a large tensor until it has come; ``wait`` blocks until then and returns it."""
+    """Stands for a large tensor until it has come. Any stream may wait for it."""
 
-    __slots__ = ("wait",)
+    __slots__ = ("_arrived", "_lock", "_wait")
 
     def __init__(self, wait: Callable[[], Tensor]) -> None:
-        self.wait = wait
+        """``wait`` blocks until it has come, and returns it."""
+        self._wait = wait
+        self._lock = threading.Lock()
+        self._arrived: Tensor | None = None
+
+    def wait(self) -> Tensor:
+        """Block until it has come, and return it: the same tensor to all who wait."""
+        with self._lock:
+            if self._arrived is None:
+                self._arrived = self._wait()
+            return self._arrived
 
 
-Entry: TypeAlias = Tensor | Lost | Arriving
+class Recorded:
+    """Stands under the id of an event once it was recorded."""
+
+    __slots__ = ()
+
+
+RECORDED: Final = Recorded()
+Entry: TypeAlias = Tensor | Lost | Arriving | Recorded
 Table: TypeAlias = dict[int, Entry]
 
 
@@ -43,7 +61,7 @@ def lose_written(table: Table, ids: Iterable[int], lost: Lost) -> None:
     """
     storages = {memory_id(entry) for entry in (table.get(id_) for id_ in ids) if isinstance(entry, Tensor)}
     if storages:  # else all were lost before
-        for id_, entry in list(table.items()):
+        for id_, entry in table.copy().items():  # other streams go on
             if isinstance(entry, Tensor) and memory_id(entry) in storages:
                 table[id_] = lost
     for id_ in ids:

@@ -132,7 +132,15 @@ class Drop:
     """Execute nothing more of what waits: the master was interrupted."""
 
 
+@message("open_stream")
+@dataclass(frozen=True, kw_only=True)
+class OpenStream:
+    """Execute what comes as stream ``number``, beside the others, until its last record."""
+
+    number: int
+
+
 ToMaster = NodeHello | Declined | Executed | Failed | Outcome | Sends | NodeStatistics
-ToNode = Welcome | Refused | Arrives | AskStatistics | Drop
+ToNode = Welcome | Refused | Arrives | AskStatistics | Drop | OpenStream
 TO_MASTER: MessageSet[ToMaster] = MessageSet("what a node tells its master", ToMaster, tag="say")
 TO_NODE: MessageSet[ToNode] = MessageSet("what a master tells its node", ToNode, tag="say")

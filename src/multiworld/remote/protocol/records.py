@@ -25,6 +25,7 @@ _FETCH: Final = struct.Struct("<QQ")
 _SEED: Final = struct.Struct("<Q")
 _PLAN: Final = struct.Struct("<I")
 _LOAD: Final = struct.Struct("<QI")
+_PASSED: Final = struct.Struct("<IQ")
 
 
 class Kind(IntEnum):
@@ -48,6 +49,14 @@ class Kind(IntEnum):
     """Call an operator whose outcome the master cannot foresee, and tell it."""
     SYNC = 9
     """Tell the master that all before this was executed."""
+    RELEASE = 16
+    """Ids to be freed once other streams have executed what may use them."""
+    RECORD = 17
+    """An event: an id that other streams wait for."""
+    WAIT = 18
+    """Go on once an event was recorded."""
+    END = 19
+    """The last record of a stream."""
     KEEP_GENERATOR = 20
     """Keep the state of the generator of the node's CPU as a tensor."""
     RESTORE_GENERATOR = 21
@@ -58,6 +67,20 @@ class Kind(IntEnum):
     """Run a graph once."""
     FORGET_GRAPH = 42
     """A graph that is not run any more."""
+
+
+class Passed(NamedTuple):
+    """All records of ``stream`` before ``position``."""
+
+    stream: int
+    position: int
+
+
+class Release(NamedTuple):
+    """``passed``: what must be executed before the ids are freed."""
+
+    ids: tuple[int, ...]
+    passed: tuple[Passed, ...]
 
 
 class Fetch(NamedTuple):
@@ -110,6 +133,21 @@ def read_free(body: bytes) -> tuple[int, ...]:
     if len(body) % 8:
         raise ProtocolError(f"a list of ids of {len(body)} bytes")
     return struct.unpack(f"<{len(body) // 8}Q", body)
+
+
+def release(ids: Iterable[int], passed: Iterable[Passed]) -> bytes:
+    given, others = list(ids), list(passed)
+    body = [_PLAN.pack(len(others)), *(_PASSED.pack(*each) for each in others), struct.pack(f"<{len(given)}Q", *given)]
+    return record(Kind.RELEASE, b"".join(body))
+
+
+def read_release(body: bytes) -> Release:
+    num_others = _unpack(_PLAN, body[: _PLAN.size])[0]
+    end = _PLAN.size + num_others * _PASSED.size
+    if end > len(body):
+        raise ProtocolError(f"{num_others} streams in a record of {len(body)} bytes")
+    passed = tuple(Passed(*each) for each in _PASSED.iter_unpack(body[_PLAN.size : end]))
+    return Release(read_free(body[end:]), passed)
 
 
 def load(id_: int, spec: Spec, memory: bytes | memoryview) -> bytes:
@@ -184,6 +222,22 @@ def restore_generator(id_: int) -> bytes:
 def read_generator(body: bytes) -> int:
     """Return the id of the tensor with the state."""
     return int(_unpack(_ID, body)[0])
+
+
+def record_event(id_: int) -> bytes:
+    return record(Kind.RECORD, _ID.pack(id_))
+
+
+def wait_event(id_: int) -> bytes:
+    return record(Kind.WAIT, _ID.pack(id_))
+
+
+def read_event(body: bytes) -> int:
+    return int(_unpack(_ID, body)[0])
+
+
+def end() -> bytes:
+    return record(Kind.END, b"")
 
 
 def sync(request: int) -> bytes:

@@ -23,18 +23,22 @@ class Log(Protocol):
 class CommandQueue:
     """``append`` and ``free`` from any thread, also from a finalizer; all else by one thread at a time.
 
-    ``log``: gets all that is taken, if there is one.
+    ``log``: gets all that is taken, if there is one. ``free_record``: makes the record that frees ids, behind all
+    commands of this queue that may use them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, freed: list[int] | None = None) -> None:
+        """``freed``: ids to be freed, where several queues have them together."""
         self.waiting: list[Command] = []
         self.append: Callable[[Command], object] = self.waiting.append
-        self._freed: list[int] = []
+        self._freed = [] if freed is None else freed
+        self.free_record: Callable[[list[int]], bytes] = records.free
         self.free: Callable[[int], object] = self._freed.append
         self._sent: deque[Command] = deque()
         self._first = 0  # position of the first in ``_sent``
         self.position = 0  # of the next record to be sent
         self.confirmed = 0
+        self._behind_sent = 0  # the position behind the last record that was sent and is no free
         self.log: Log | None = None
 
     def take(self, last: Command | None = None) -> tuple[bytes, int]:
@@ -52,8 +56,10 @@ class CommandQueue:
         if last is not None:
             commands.append(last)
         last_position = self.position + len(commands) - 1
+        if commands:
+            self._behind_sent = last_position + 1
         if ids:
-            commands.append((records.free(ids), "free", None))
+            commands.append((self.free_record(ids), "free", None))
         if counting:
             count_commands(commands)
         self._sent.extend(commands)
@@ -102,6 +108,16 @@ class CommandQueue:
     def _first_of_user(self) -> Command | None:
         # ``copy`` and slices are taken at once: other threads append meanwhile.
         return next((each for each in (*self._sent.copy(), *self.waiting[:]) if each[2] is not None), None)
+
+    @property
+    def end(self) -> int:
+        """The position behind all that was appended; no batch may be taken meanwhile."""
+        return self.position + len(self.waiting)
+
+    @property
+    def behind(self) -> int:
+        """The position behind the last command that is no free; no batch may be taken meanwhile."""
+        return self.end if self.waiting else self._behind_sent
 
     @property
     def num_unconfirmed(self) -> int:

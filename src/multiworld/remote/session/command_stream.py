@@ -12,11 +12,11 @@ import torch
 
 from ...errors import MultiworldError
 from ...world.world import World
-from ..protocol import lanes
+from ..protocol import lanes, records
 from ..protocol.messages import Executed
 from .command_queue import Command, CommandQueue
 from .failures import Failures
-from .origins import origin
+from .origins import Origin, origin
 from .plainly import plainly
 from .room import Room
 
@@ -55,10 +55,12 @@ class CommandStream:
         lock: threading.RLock,
         is_over: Callable[[], bool],
         lose: Callable[[Exception], None],
+        freed: list[int],
     ) -> None:
-        """``lock``: of the session, whose streams share it. ``lose`` is called with the error of a lost node."""
+        """``lock`` and ``freed``: of the session, whose streams share them. ``lose`` is called with what broke."""
         self.number = number
-        self.queue = CommandQueue()
+        self.last_position: int | None = None  # of its last record, once it is closed
+        self.queue = CommandQueue(freed)
         self.failures = Failures(node, self.queue)
         self.room = Room()
         self.definitions: dict[Hashable, bytes] = {}
@@ -90,6 +92,8 @@ class CommandStream:
         if self._is_over():
             self.discard()
             return
+        if self.is_closed:
+            return
         with self._lock:
             batch, _ = self.queue.take()
             if not batch:
@@ -105,6 +109,42 @@ class CommandStream:
             self._send(batch)
         return position
 
+    def emit_known(self, record: bytes, operation: str, place: Origin) -> int:
+        """Queue one record; return its position, which is confirmed as soon as the node says so."""
+        command = (record, operation, place)
+        with self._lock:
+            self.queue.append(command)
+            waiting = self.queue.waiting
+            places = (at for at in range(len(waiting) - 1, -1, -1) if waiting[at] is command)
+            position = self.queue.position + next(places, 0)  # a lost node has taken nothing
+        self.queued()
+        return position
+
+    @property
+    def is_closed(self) -> bool:
+        return self.last_position is not None
+
+    @property
+    def behind(self) -> int:
+        """The position behind all that was issued."""
+        with self._lock:
+            return self.queue.behind
+
+    def is_confirmed(self, position: int) -> bool:
+        return self.queue.confirmed > position
+
+    def wait_confirmed(self, position: int) -> None:
+        """Wait until the record at that position is executed, or the node is lost."""
+        self.room.wait_while(lambda: not self.is_confirmed(position) and not self._is_over())
+
+    def close(self) -> None:
+        """Send what is queued, and the last record behind it. No thread may use the stream meanwhile."""
+        with self._lock:
+            if self.is_closed or self._is_over():
+                return
+            batch, self.last_position = self.queue.take((records.end(), "close", None))
+            self._send(batch)
+
     def discard(self) -> None:
         """The node is lost, or the connection ended: forget all, and send nothing any more."""
         with self._lock:
@@ -113,7 +153,7 @@ class CommandStream:
 
     def _tick(self) -> None:
         """On the progress thread, which must not wait: send what waits, and come again while something is issued."""
-        if self._is_over():
+        if self._is_over() or self.is_closed:
             return
         self._num_idle_ticks = 0 if self.queue.waiting else self._num_idle_ticks + 1
         self.flush(may_wait=False)

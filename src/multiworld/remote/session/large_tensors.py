@@ -15,18 +15,20 @@ from .room import Room
 
 
 class LargeTensors:
-    """Any thread. ``room`` counts their bytes while they are on their way."""
+    """Any thread."""
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
+    def __init__(self) -> None:
         self._sending: dict[int, tuple[Link, Operation[None]]] = {}  # by id
 
-    def start(self, link: Link, elements: Tensor, id_: int) -> Operation[None]:
-        """Send the elements of one. Raises the error of a world that is broken."""
+    def start(self, link: Link, elements: Tensor, id_: int, room: Room) -> Operation[None]:
+        """Send the elements of one. Raises the error of a world that is broken.
+
+        ``room`` counts its bytes while it is on its way.
+        """
         sending = link.bulk.start_send_tensors(elements, lanes.NODE, id_, None)
-        self._room.hold(elements.nbytes)
+        room.hold(elements.nbytes)
         self._sending[id_] = link, sending  # before the node hears of it: it may have no room
-        sending.add_callback(lambda _: self._sent(id_, elements.nbytes))
+        sending.add_callback(lambda _: self._sent(id_, elements.nbytes, room))
         return sending
 
     def wait(self, link: Link, sending: Operation[None]) -> None:
@@ -44,7 +46,7 @@ class LargeTensors:
             cancelled = RequestCancelledError(link.bulk.name, link.bulk.generation, "send")
             run_in_thread(partial(sending.cancel, cancelled), "multiworld-decline")  # it may take a while
 
-    def _sent(self, id_: int, num_bytes: int) -> None:
+    def _sent(self, id_: int, num_bytes: int, room: Room) -> None:
         """On whichever thread a large tensor was sent, or given up."""
         self._sending.pop(id_, None)
-        self._room.release(num_bytes)
+        room.release(num_bytes)

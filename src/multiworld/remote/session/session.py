@@ -10,8 +10,9 @@ import itertools
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -40,6 +41,7 @@ from ..protocol.messages import (
     Failed,
     NodeHello,
     NodeStatistics,
+    OpenStream,
     Outcome,
     ToMaster,
     ToNode,
@@ -53,6 +55,7 @@ from .lifetime import Lifetime, Link, reason_of
 from .origins import Origin, here, line_of, origin
 from .plainly import plainly
 from .recovering import Recovery
+from .streams import Streams
 from .sync_points import SyncPoints
 from .waits import Wait, count_bytes
 
@@ -66,12 +69,16 @@ next_id = _ids.__next__
 
 
 class Waited(NamedTuple):
-    """What a thread waits for: ``position`` is that of the record that asks for it; None: no record does."""
+    """What a thread waits for: ``position`` is that of the record that asks for it; None: no record does.
+
+    ``stream``: where that record stands.
+    """
 
     request: int
     position: int | None
     operation: str
     line: str
+    stream: CommandStream | None = None
 
 
 class Session:
@@ -95,15 +102,14 @@ class Session:
         self.before_call: Callable[[DeclaredCall, str], object] = lambda call, line: None
         """Called with each function that the node is to call, and the line, before the call is queued. May raise."""
         self.lock = threading.RLock()  # one batch is taken and sent at a time
-        self.stream = CommandStream(
-            0, number, world, self.statistics, self.lock, is_over=lambda: self.is_over, lose=self._lose_by
-        )
+        self.streams = Streams(lambda number, freed: self._new_stream(number, world, freed), self.lock)
+        self.stream, self.has_streams = self.streams.first, False  # one look-up each for every operation
         self.free = self.stream.queue.free
-        self._life = Lifetime(self.stream.room.look_again, self._note_loss)
+        self._life = Lifetime(self._look_again, self._note_loss)
         self._sync_points = sync_points
         self._death_was_seen = False
         self._requests = itertools.count(1)
-        self._large = LargeTensors(self.stream.room)
+        self._large = LargeTensors()
         self.connect(world, bulk, on_hello)
 
     def connect(self, world: World, bulk: World, on_hello: Callable[[NodeHello], None] = lambda hello: None) -> None:
@@ -147,6 +153,8 @@ class Session:
 
     @recovery.setter
     def recovery(self, recovery: Recovery | None) -> None:
+        if recovery is not None and self.has_streams:
+            raise RuntimeError(f"node {self.number} has streams: a node that is recoverable executes in one order")
         self._life.recovery = recovery
 
     @property
@@ -162,22 +170,39 @@ class Session:
 
     def emit(self, record: bytes, operation: str, depth: int = 1) -> None:
         """Queue one record. A lost node takes nothing any more: who waits for the outcome learns it."""
-        self.stream.emit(record, operation, depth + 1)
+        self.streams.present.emit(record, operation, depth + 1)
 
     def flush(self) -> None:
         """Send what is queued. Waits while the node is too far behind."""
-        self.stream.flush()
+        for stream in self.streams.all():
+            stream.flush()
+
+    def open_stream(self) -> CommandStream:
+        """Have the node execute one more stream beside the others. Raises RuntimeError if it is recoverable."""
+        if self.recovery is not None:
+            raise RuntimeError(
+                f"node {self.number} is recoverable: what is executed again for it has one order, so it has one stream"
+            )
+        stream = self.streams.add()
+        self.tell(OpenStream(number=stream.number))
+        self.has_streams = True
+        return stream
 
     def first_unconfirmed(self) -> str:
-        """Return the oldest operation that may be lost, with its line; empty if there is none."""
-        return self.stream.queue.first_unconfirmed()
+        """Return an operation that may be lost, the oldest of its stream, with its line; empty if there is none."""
+        return next(filter(None, (stream.queue.first_unconfirmed() for stream in self.streams.all())), "")
+
+    def _new_stream(self, number: int, world: World, freed: list[int]) -> CommandStream:
+        return CommandStream(
+            number, self.number, world, self.statistics, self.lock, lambda: self.is_over, self._lose_by, freed
+        )
 
     # ---- news
 
     def _heard(self, message: memoryview) -> None:
         said = TO_MASTER.decode(message)
         if isinstance(said, Executed):
-            self.stream.executed(said)
+            self.streams.numbered(said.stream).executed(said)
         elif isinstance(said, Declined):
             self._large.give_up(said.id)
         elif isinstance(said, NodeHello):
@@ -199,16 +224,16 @@ class Session:
         if self.recovery is not None:
             self._load_kept(self.recovery, plain.clone() if shares_memory(plain, tensor) else plain, id_, spec, place)
             return spec
-        link = self.link
+        link, stream = self.link, self.streams.present
         try:
-            sending = self._large.start(link, plain, id_)
+            sending = self._large.start(link, plain, id_, stream.room)
         except MultiworldError as error:
             self._life.lose(reason_of(error), link)
             return spec
         with self.lock:
-            self.stream.queue.append((records.arrived(id_), "send", place))
+            stream.queue.append((records.arrived(id_), "send", place))
             self._announce(id_, spec)
-        self.stream.queued()
+        stream.queued()
         if wait:
             try:
                 with Wait("send", line_of(place)):
@@ -232,7 +257,7 @@ class Session:
 
     def send_large(self, elements: Tensor, id_: int, spec: Spec) -> Operation[None]:
         """Send a large tensor, and say that it comes. Raises the error of a world that is broken."""
-        sending = self._large.start(self.link, elements, id_)
+        sending = self._large.start(self.link, elements, id_, self.stream.room)
         self._announce(id_, spec)
         return sending
 
@@ -313,20 +338,34 @@ class Session:
             waited = self.ask_for(record, operation, line)
             return self._wait_for(waited, lambda link: self.reply_on(link, waited))
 
-    def synchronize(self) -> None:
-        """Wait until all that was issued is executed."""
-        self.request(records.sync, "synchronize")
+    def synchronize(self, stream: CommandStream | None = None) -> None:
+        """Wait until all that was issued is executed. ``stream``: only what was issued on this one."""
+        line = here()
+        with self._sync_points.wait("synchronize", line):
+            self._wait_executed(self.streams.all() if stream is None else [stream], "synchronize", line)
 
     def settle(self) -> None:
         """Wait until all that was issued is executed, at the end: this is no sync point of the program's."""
-        waited = self.ask_for(records.sync, "close", "the end", is_users=False)
-        self._wait_for(waited, lambda link: self.reply_on(link, waited))
+        self._wait_executed(self.streams.all(), "close", "the end", is_users=False)
+
+    def wait_confirmed(self, stream: CommandStream, position: int, operation: str) -> None:
+        """Wait until the node says that a record is executed. Raises NodeDeadError."""
+        line = here()
+        with self._sync_points.wait(operation, line):
+            self.streams.flush_others(stream)
+            stream.flush(may_wait=False)
+            stream.wait_confirmed(position)
+            if not stream.is_confirmed(position):
+                self._check_alive(operation, line)
 
     @plainly
     def say_end(self) -> None:
-        """Tell the node that its master is done: an empty batch."""
+        """Tell the node that its master is done: an empty batch, on stream 0 last."""
         with suppress(MultiworldError):  # it was lost in this moment
-            self.world.start_send_tensors(torch.empty(0, dtype=torch.uint8), lanes.NODE, lanes.FIRST_STREAM, None)
+            for stream in reversed(self.streams.all()):
+                if not stream.is_closed:
+                    tag = lanes.FIRST_STREAM + stream.number
+                    self.world.start_send_tensors(torch.empty(0, dtype=torch.uint8), lanes.NODE, tag, None)
 
     def ask_statistics(self) -> NodeStatistics:
         waited = Waited(next(self._requests), None, "statistics", here())
@@ -375,13 +414,40 @@ class Session:
         """Return a number for a request."""
         return next(self._requests)
 
-    def ask_for(self, record: Callable[[int], bytes], operation: str, line: str, *, is_users: bool = True) -> Waited:
-        """Queue a record that is answered, and send it."""
+    def ask_for(
+        self,
+        record: Callable[[int], bytes],
+        operation: str,
+        line: str,
+        *,
+        is_users: bool = True,
+        stream: CommandStream | None = None,
+    ) -> Waited:
+        """Queue a record that is answered, and send it with all that it may need. Default: this thread's stream."""
         request = next(self._requests)
+        if stream is None:
+            stream = self.streams.present
         if self.is_over:
-            return Waited(request, self.stream.queue.position, operation, line)
+            return Waited(request, stream.queue.position, operation, line, stream)
+        if self.has_streams:
+            self.streams.flush_others(stream)
         place = origin(sys._getframe(2)) if is_users else None
-        return Waited(request, self.stream.request((record(request), operation, place)), operation, line)
+        return Waited(request, stream.request((record(request), operation, place)), operation, line, stream)
+
+    def _wait_executed(
+        self, streams: Sequence[CommandStream], operation: str, line: str, *, is_users: bool = True
+    ) -> None:
+        asked = [
+            self.ask_for(records.sync, operation, line, is_users=is_users, stream=stream)
+            for stream in streams
+            if not stream.is_closed
+        ]
+        for waited in asked:
+            self._wait_for(waited, partial(self.reply_on, waited=waited))
+        for stream in streams:
+            if stream.last_position is not None:
+                stream.wait_confirmed(stream.last_position)
+                self._check_alive(operation, line)
 
     @plainly
     def _wait_for(self, waited: Waited, receive: Callable[[Link], T]) -> T:
@@ -429,13 +495,15 @@ class Session:
         return self._read(bytes_of(received), waited)
 
     def _read(self, reply: memoryview, waited: Waited) -> memoryview | ToMaster:
-        """Return what a reply says; raise the failure that it tells."""
+        """Return what a reply says; raise the failure that it tells, which may be one of another stream."""
         said = read(reply)
         if self.recovery is not None and isinstance(said, (Outcome, Failed)):
             self.recovery.answered(waited.request, TO_MASTER.encode(said))
-        error = self.stream.failures.seen(said) if isinstance(said, Failed) else None  # before its line is forgotten
-        if waited.position is not None:
-            self.stream.confirm(waited.position + 1)
+        error = None
+        if isinstance(said, Failed):  # before its line is forgotten
+            error = self.streams.numbered(said.stream).failures.seen(said)
+        if waited.position is not None and waited.stream is not None:
+            waited.stream.confirm(waited.position + 1)
         if error is not None:
             raise type(error)(*error.args)
         return said
@@ -460,7 +528,9 @@ class Session:
 
     def unseen_errors(self) -> list[RemoteError]:
         """Return what nobody got: failures, and the loss of the node if commands were lost with it."""
-        unseen: list[RemoteError] = list(self.stream.failures.unseen.values())
+        unseen: list[RemoteError] = [
+            error for stream in self.streams.all() for error in stream.failures.unseen.values()
+        ]
         if self.dead is not None and not self._death_was_seen and self.first_unconfirmed():
             unseen.append(self.death("the end of the program", "the end"))
         return unseen
@@ -502,6 +572,11 @@ class Session:
         """Wait while the node is made anew."""
         self._life.wait_back()
 
+    def _look_again(self) -> None:
+        """Who waits for news of the node learns that there is other news."""
+        for stream in self.streams.all():
+            stream.room.look_again()
+
     def _note_loss(self, may_return: bool) -> None:
         if may_return:
             self.stream.is_held = True
@@ -511,6 +586,7 @@ class Session:
 
     def _clear(self) -> None:
         """Give up what waits for a lost node, and the worlds that may still stand."""
-        self.stream.discard()
-        self.stream.failures.clear()
+        for stream in self.streams.all():
+            stream.discard()
+            stream.failures.clear()
         self.link.abort()

@@ -106,18 +106,19 @@ def asked(sessions: Sequence[Session], timeout_s: float) -> dict[int, NodeStatis
 
 def _report(sessions: Sequence[Session], answer: NodeStatistics | None) -> NodeReport:
     last = sessions[-1]
+    streams = [stream for session in sessions for stream in session.streams.all()]
     return NodeReport(
         number=last.number,
         generation=last.generation,
         lost=last.dead or last.ended or "",
         host="" if last.hello is None else last.hello.host,
         pid=0 if last.hello is None else last.hello.pid,
-        num_commands=sum(session.stream.queue.position for session in sessions),
-        num_unconfirmed=0 if last.is_over else last.stream.queue.num_unconfirmed,
+        num_commands=sum(stream.queue.position for stream in streams),
+        num_unconfirmed=0 if last.is_over else sum(stream.queue.num_unconfirmed for stream in last.streams.all()),
         sent_bytes=sum(session.statistics.sent_bytes for session in sessions),
         fetched_bytes=sum(session.statistics.fetched_bytes for session in sessions),
-        num_waits=sum(session.stream.room.num_waits for session in sessions),
-        num_failures=sum(session.stream.failures.total for session in sessions),
+        num_waits=sum(stream.room.num_waits for stream in streams),
+        num_failures=sum(stream.failures.total for stream in streams),
         num_tensors=None if answer is None else answer.num_tensors,
         memory_bytes=None if answer is None else answer.memory_bytes,
     )

@@ -70,6 +70,8 @@ class Plan:
     ) -> Any:
         """Queue the call and return its results, which do not exist yet."""
         stream = session.stream
+        if session.has_streams:
+            stream = session.streams.present
         queue = stream.queue
         number = self.number
         if number not in stream.definitions:
@@ -93,7 +95,7 @@ class Plan:
         """Tell the nodes that know this plan to drop it: nobody is about to call by it any more."""
         for reference in self._known_by:
             stream = reference()
-            if stream is not None:
+            if stream is not None and not stream.is_closed:
                 stream.definitions.pop(self.number, None)
                 stream.queue.append((records.forget(self.number), self.name, None))
 

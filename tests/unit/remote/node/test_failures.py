@@ -9,7 +9,7 @@ from multiworld.remote import NodeMemoryError, RemoteOperationError
 from multiworld.remote.node import executor
 from multiworld.remote.node.failing import describe_failure
 from multiworld.remote.node.shared import Shared
-from multiworld.remote.node.table import Arriving, Lost, lose_written
+from multiworld.remote.node.table import Lost, Table, lose_written
 from multiworld.remote.protocol.messages import Failed
 
 from ..fake_node import FakeNode, values
@@ -44,7 +44,7 @@ def test_a_tensor_that_was_to_be_written_is_lost_with_its_views(fake: FakeNode) 
 def test_what_is_lost_already_is_not_searched_for_again() -> None:
     lost = Lost(Failed(stream=0, position=1, kind="IndexError", text="no"))
     base = torch.zeros(4)
-    table: dict[int, torch.Tensor | Lost | Arriving] = {1: base, 2: base[1:], 3: torch.zeros(4)}
+    table: Table = {1: base, 2: base[1:], 3: torch.zeros(4)}
     lose_written(table, [1], lost)
     assert [type(each) for each in table.values()] == [Lost, Lost, torch.Tensor]
     later = Lost(Failed(stream=0, position=2, kind="IndexError", text="no"))

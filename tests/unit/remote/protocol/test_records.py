@@ -36,6 +36,11 @@ def test_each_record_is_read_as_it_was_written() -> None:
     assert records.read_define(body_of(records.define(64, b"{}"), Kind.DEFINE)) == (64, b"{}")
     assert records.read_forget(body_of(records.forget(70), Kind.FORGET)) == 70
     assert records.read_free(body_of(records.free([1, 2**63 - 1]), Kind.FREE)) == (1, 2**63 - 1)
+    release = records.Release((1, 2), (records.Passed(3, 2**40), records.Passed(0, 1)))
+    assert records.read_release(body_of(records.release(*release), Kind.RELEASE)) == release
+    assert records.read_event(body_of(records.record_event(3), Kind.RECORD)) == 3
+    assert records.read_event(body_of(records.wait_event(4), Kind.WAIT)) == 4
+    assert body_of(records.end(), Kind.END) == b""
     assert records.read_load(body_of(records.load(5, SPEC, b"abc"), Kind.LOAD)) == (5, SPEC, b"abc")
     assert records.read_arrived(body_of(records.arrived(6), Kind.ARRIVED)) == 6
     assert records.read_fetch(body_of(records.fetch(7, 8), Kind.FETCH)) == (7, 8)
@@ -51,6 +56,9 @@ def test_each_record_is_read_as_it_was_written() -> None:
         (records.read_define, b"\x40"),
         (records.read_forget, b""),
         (records.read_free, b"1234567"),
+        (records.read_release, b"\x02\0\0\0" + b"\0" * 12),
+        (records.read_release, b"\0\0\0\0" + b"\0" * 7),
+        (records.read_event, b"\0" * 7),
         (records.read_load, b"12"),
         (records.read_load, b"\x01" + b"\0" * 7 + b"\x02\0\0\0{}"),
         (records.read_fetch, b"\0" * 15),
