@@ -10,7 +10,7 @@ from collections.abc import Callable
 from multiworld.bench.report import Line
 
 from ..suite import Suite
-from . import cut, faults, fuzz, language_models, opinfo, sizes, training
+from . import cut, faults, fuzz, language_models, opinfo, replays, sizes, training
 from .lines import copies, killed, operations, round_trips
 from .sides import INSTALL
 
@@ -39,12 +39,12 @@ ALONE: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "stop": ("one of four nodes stopped", faults.stopped),
     "cut": ("one of four nodes on hosts of their own cut off (needs root)", cut.cut_off),
     "failed": ("one failed operation, 1,000 dependents", faults.failed),
+    "replay": ("a captured step of 38 operations against the same step here", replays.line),
     "soak": ("additions on two nodes, one of which is killed again and again", faults.soak),
 }
 UNWRITTEN = {
     "streams": ("10,000 record/wait programs on 3 streams", "equal to a sequential oracle"),
     "overlap": ("compute with a 64 MB copy on two streams", "at least 1.6× of serial on 2 idle cores"),
-    "replay": ("a captured step of 38 operations", "at most 1.1× the local step; at most 60 µs of the master's CPU"),
     "between": ("64 MB from node to node", "0 bytes through the master; at least 0.9 of a world's send"),
     "all-reduce": ("4 × 16 MB reduced", "at most 1.1× a world's; a dead member: error after at most 0.5 s"),
     "recovery": ("killed at 100 random points, restored, replayed", "bit-identical; at most 2 s + replay"),

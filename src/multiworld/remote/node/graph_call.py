@@ -105,33 +105,56 @@ Quick: TypeAlias = Callable[[Values], Any]
 def _quick(
     template: Template, function: Callable[..., Any], inputs: tuple[int, ...], floats: tuple[int, ...], values: Values
 ) -> Quick | None:
-    """Return what calls the function with arguments that are picked from the values; None if some have to be built.
+    """Return what calls the function with arguments that are picked from the values; None if it has to do more.
 
     Arguments that are the same in each run are appended to ``values``.
     """
-    if template.reshapes or any(_has_slot(item) for item in template.kwargs.values()):
+    if template.reshapes:
         return None
-    if any(type(item) is list and _has_slot(item) for item in template.args):
-        return None
-    if template.kwargs:
-        function = partial(function, **template.kwargs)
-    of_tensors, of_floats = iter(inputs), iter(floats)
-    places = []
-    for item in template.args:
+    picker = _Picker(inputs, floats, values)
+    args = [picker.pick(item) for item in template.args]
+    keywords = {name: picker.pick(item) for name, item in template.kwargs.items() if _has_slot(item)}
+    fixed = {name: item for name, item in template.kwargs.items() if name not in keywords}
+    if fixed:
+        function = partial(function, **fixed)
+    if keywords:
+        names, of_names = tuple(keywords), [_picked(each) for each in keywords.values()]
+        of_args = [_picked(each) for each in args]
+        return lambda values: function(
+            *[pick(values) for pick in of_args],
+            **dict(zip(names, [pick(values) for pick in of_names], strict=True)),
+        )
+    places = [each for each in args if isinstance(each, int)]
+    if len(places) < len(args):
+        of_args = [_picked(each) for each in args]
+        return lambda values: function(*[pick(values) for pick in of_args])
+    if len(places) < 2:
+        return lambda values: function(*[values[place] for place in places])
+    pick_all = itemgetter(*places)
+    return lambda values: function(*pick_all(values))
+
+
+class _Picker:
+    """Takes the places of tensors and floats in the order of the slots of a template."""
+
+    def __init__(self, inputs: tuple[int, ...], floats: tuple[int, ...], values: Values) -> None:
+        self._inputs, self._floats, self._values = iter(inputs), iter(floats), values
+
+    def pick(self, item: object) -> int | Quick:
+        """Return where an argument is among the values, or what makes a list of it."""
         if item is TENSOR:
-            places.append(next(of_tensors))
-        elif item is FLOAT:
-            places.append(next(of_floats))
-        else:
-            values.append(None if item is GENERATOR else item)
-            places.append(len(values) - 1)
-    if not places:
-        return lambda values: function()
-    if len(places) == 1:
-        (place,) = places
-        return lambda values: function(values[place])
-    pick = itemgetter(*places)
-    return lambda values: function(*pick(values))
+            return next(self._inputs)
+        if item is FLOAT:
+            return next(self._floats)
+        if type(item) is list and _has_slot(item):
+            parts = [_picked(self.pick(each)) for each in item]
+            return lambda values: [part(values) for part in parts]
+        self._values.append(None if item is GENERATOR else item)
+        return len(self._values) - 1
+
+
+def _picked(pick: int | Quick) -> Quick:
+    return itemgetter(pick) if isinstance(pick, int) else pick
 
 
 def _storing(quick: Quick, outputs: tuple[int, ...], plan: Plan) -> Callable[[Values], object]:
