@@ -46,6 +46,15 @@ def test_a_student_learns_on_the_device_of_a_node(tmp_path: Path) -> None:
     assert 0 < float(loss) < 10
 
 
+def test_a_captured_step_trains(tmp_path: Path) -> None:
+    path = written(tmp_path, "remote_capture.py")
+    losses, refused = output_of(path).splitlines()
+    first, last = re.match(r"([0-9.]+) -> ([0-9.]+) <Step node=1 \d+ operations>", losses).groups()  # type: ignore[union-attr]
+    assert float(last) < float(first) / 2
+    (line,) = (number for number, text in enumerate(path.read_text().splitlines(), 1) if "x.sum().item()" in text)
+    assert refused.startswith(f"remote.capture: item at {path}:{line} in <module>: it waits for a value")
+
+
 def test_what_needs_a_failed_operation_says_where_that_was_issued(tmp_path: Path) -> None:
     path = written(tmp_path, "remote_errors.py")
     printed = output_of(path)

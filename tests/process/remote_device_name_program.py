@@ -247,6 +247,34 @@ def training() -> None:
     same_results(lambda to: train(lambda: nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.5)), to, fused=True))
 
 
+def replayed() -> None:
+    """A step that is captured trains as one that is issued here: dropout, and steps counted on the node."""
+
+    def run(to: Callable[[Any], Any]) -> list[Tensor]:
+        net = to(nn.TransformerEncoderLayer(6, 2, 16, dropout=0.1, batch_first=True))
+        optimizer = torch.optim.AdamW(net.parameters(), fused=True)
+        batches = [to(torch.randn(3, 4, 6)) for _ in range(50)]
+        torch.manual_seed(5)
+
+        def work(inputs: Tensor) -> Tensor:
+            loss = net(inputs).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+            optimizer.step()
+            return loss.detach()  # type: ignore[no-any-return]
+
+        losses = [work(batches[0])]
+        if not isinstance(batches[0], remote.RemoteTensor):
+            return [*losses, *[work(each) for each in batches[1:]], *net.parameters()]
+        with remote.capture(batches[1]) as step:
+            losses.append(work(batches[1]))
+            step.returns(losses[-1])
+        return [*losses, *[step(each) for each in batches[2:]], *net.parameters()]
+
+    same_results(run)
+
+
 def compiled() -> None:
     def run(to: Callable[[Any], Any]) -> list[Tensor]:
         net = to(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8)))
@@ -313,6 +341,7 @@ CHECKS: tuple[Callable[[], None], ...] = (
     mixtures,
     unknown_nodes,
     training,
+    replayed,
     compiled,
     scaled_gradients,
     checkpoints,

@@ -53,6 +53,6 @@ def _refuse(optimizer: Optimizer, line: str, what: str, outcome: str) -> None:
         f"{type(optimizer).__name__}.step",
         line,
         f"{what} in the captured block, and each replay would {outcome}",
-        "Call step() of the optimizer once before the block: it makes its state then. One that counts its steps on the "
-        "master can be captured with fused=True, and with parameters on the device 'remote:N'",
+        "Call step() of the optimizer once before the block: it makes its state then. One that counts its steps here "
+        "counts them on the node with fused=True or capturable=True, and with parameters on the device 'remote:N'",
     )

@@ -25,8 +25,8 @@ _FRESH: Final = (aten.lift_fresh.default, aten.lift_fresh_copy.default)
 """Called with what ``torch.tensor`` made just now."""
 _PASS_IT: Final = "Make it an input: remote.capture(x, t), or send it before the block: nodes[1].send(t)"
 _OF_OPTIMIZERS: Final = (
-    "Compute it outside of the block, or on the node. An optimizer that counts its steps on the master can be captured "
-    "with fused=True, and with parameters on the device 'remote:N'"
+    "Compute it outside of the block, or on the node. An optimizer that counts its steps here counts them on the node "
+    "with fused=True or capturable=True, and with parameters on the device 'remote:N'"
 )
 
 
