@@ -51,7 +51,8 @@ with remote.connect() as nodes:
         nodes[1].wait_alive(30)
         print("again:", float(nodes[1].ones(4).sum()), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)  # the master itself
-    print("second master:", float(nodes[1].ones(5).sum()), float(nodes[2].ones(6).sum()), flush=True)
+    copied = nodes[2].ones(6).to_node(1)
+    print("second master:", float(nodes[1].ones(5).sum()), float(copied.sum()), flush=True)
 """
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -12,9 +10,8 @@ import pytest
 from multiworld import remote
 from multiworld.remote.connecting.listing import nodes_at
 from multiworld.testing import wait_until
-from tests import warm_programs
+from tests.process.served_nodes import TOKEN, served_node
 
-TOKEN = "0123456789abcdef0123"
 CALLED = "tests.unit.remote.functions_of_nodes"
 
 pytestmark = pytest.mark.process
@@ -22,18 +19,8 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    command = [sys.executable, "-m", "multiworld", "nodes", "serve", "--port", "0", "--call", f"{CALLED}:load_shard"]
-    environment = {**os.environ, "MULTIWORLD_TOKEN": TOKEN}
-    node = warm_programs.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-    try:
-        assert node.stdout is not None
-        line = node.stdout.readline()
-        yield line.split(" at ")[1].split(",")[0]
-    finally:
-        node.terminate()
-        node.wait()
-        assert node.stdout is not None
-        node.stdout.close()
+    with served_node("--call", f"{CALLED}:load_shard") as url:
+        yield url
 
 
 def test_masters_come_one_after_the_other_and_a_second_one_is_told_who_is_there(address: str) -> None:

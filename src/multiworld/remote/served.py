@@ -8,8 +8,10 @@ from typing import Final
 from ..wire.messages import MessageSet, message
 
 JOB: Final = "remote"
-NUMBER: Final = 0
-"""Its number in the names of its worlds: it learns from each master which number it has there."""
+NUMBER_KEY: Final = "remote/number"
+"""The node's number in the names of its worlds: a master has several nodes, and each is called otherwise."""
+NUMBERS: Final = 2**48
+"""As many numbers are there to draw one from."""
 MASTER_KEY: Final = "remote/master"
 """Leased by the master: who it is."""
 STATE_KEY: Final = "remote/node"

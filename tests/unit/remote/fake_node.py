@@ -20,6 +20,7 @@ from multiworld.channel.base import Payload
 from multiworld.errors import WorldBrokenError
 from multiworld.remote.master.node import Node
 from multiworld.remote.node import serving
+from multiworld.remote.node.peers import Join, refuse_to_join
 from multiworld.remote.node.serving import NodeOptions
 from multiworld.remote.protocol import lanes
 from multiworld.remote.protocol.calls import DeclaredCall
@@ -181,7 +182,8 @@ class FakeNode:
     A context manager: at its end the node has executed all, and has raised nothing.
     """
 
-    def __init__(self, number: int = 1, calls: Sequence[DeclaredCall] = ()) -> None:
+    def __init__(self, number: int = 1, calls: Sequence[DeclaredCall] = (), join: Join = refuse_to_join) -> None:
+        self._join = join
         self.sync_points = SyncPoints()
         self._options = NodeOptions(number=number, calls=tuple(calls))
         greeted = threading.Event()
@@ -210,7 +212,7 @@ class FakeNode:
         return theirs, their_bulk
 
     def _start(self, theirs: FakeWorld, their_bulk: FakeWorld, greeted: threading.Event) -> None:
-        self.there = serving.Session(self._options, cast("World", theirs), cast("World", their_bulk))
+        self.there = serving.Session(self._options, cast("World", theirs), cast("World", their_bulk), self._join)
         self.session.tell(Welcome(number=self._options.number))
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._serve, name=f"fake-node-{self._options.number}", daemon=True)
@@ -257,8 +259,9 @@ class FakeNode:
         torch.set_grad_enabled(False)
         try:
             self.there.run()
+            self.there.close()
         except WorldBrokenError:
-            return
+            self.there.close()
         except Exception as error:  # a node that fails is lost for its master, which waits for it now
             self.failure = error
             self.world.lose(str(error))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import threading
 
-from ...errors import MultiworldError
+from ...errors import MultiworldError, StoreError
 from ...store.base import parse_store_url
 from ...store.tcp import TCPStore
 from ...wire.progress.waiting import wait_blocking
@@ -14,7 +15,7 @@ from ...world.manager import WorldManager
 from ..errors import ConnectError
 from ..master.nodes import Nodes
 from ..master.roster import NodePlace
-from ..served import JOB, MASTER_KEY, NUMBER
+from ..served import JOB, MASTER_KEY, NUMBER_KEY
 from .settings import Settings
 
 SEPARATOR = "#"
@@ -35,7 +36,10 @@ def connect_to(addresses: str, settings: Settings, timeout_s: float) -> Nodes:
         for url in urls:
             claims.append(_claim(manager, url, timeout_s))  # noqa: PERF401 (those before one that fails are given back)
         return Nodes(
-            [NodePlace(number=number, store=url, joins_as=NUMBER) for number, url in enumerate(urls, 1)],
+            [
+                NodePlace(number=number, store=url, joins_as=_number_at(url, client, timeout_s))
+                for number, (url, client) in enumerate(zip(urls, claims, strict=True), 1)
+            ],
             manager,
             bulk_manager,
             backend=settings.bulk_backend,
@@ -78,6 +82,18 @@ def _claim(manager: WorldManager, url: str, timeout_s: float) -> TCPStore:
             "a time: wait for its end, or start another node with multiworld nodes serve"
         )
     return client
+
+
+def _number_at(url: str, client: TCPStore, timeout_s: float) -> int:
+    """Return the number that the node at an address has drawn."""
+    waiting, answered = client.wait([NUMBER_KEY]), threading.Event()
+    waiting.add_callback(lambda _: answered.set())
+    if not answered.wait(timeout_s):
+        waiting.cancel(StoreError(url, f"there was no number within {timeout_s:g} s"))
+    try:
+        return int((waiting.result() or [b""])[0])
+    except (MultiworldError, ValueError) as error:
+        raise ConnectError(f"a store answers at {url}, and no node: {error}") from None
 
 
 def name_of(holder: bytes | None) -> str:

@@ -9,6 +9,7 @@ import weakref
 from typing import NoReturn
 
 from ...world.launcher.launched import launched, token_of_environment
+from ...world.launcher.process_link import process_link
 from ...world.manager import WorldManager
 from ..errors import ConnectError
 from ..master.local import LocalNodes
@@ -66,11 +67,19 @@ def _nodes_of(world_size: int, settings: Settings) -> Nodes:
             beside=NodePlace(number=BESIDE, store=store),
             prepare=prepare,
             release=beside.close,
+            launchers_store=_launchers_store,
         )
     except BaseException:
         manager.close()
         bulk_manager.close()
         raise
+
+
+def _launchers_store() -> str | None:
+    """Return the URL of the store at which the launcher's processes meet now."""
+    link = process_link()
+    place = None if link is None else link.place
+    return None if place is None else place.store
 
 
 def _serve(rank: int, settings: Settings) -> NoReturn:

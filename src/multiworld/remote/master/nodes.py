@@ -9,6 +9,7 @@ from typing import Final
 
 from ...world.manager import WorldManager
 from ...world.subscription import Broadcaster, Subscription
+from ..between.worlds import Between
 from ..errors import ConnectError, ConnectionEndedError, NodeDeadError, RemoteError
 from ..events import NodeEvent, NodeJoined, NodeLost
 from ..protocol.messages import Drop
@@ -45,8 +46,11 @@ class Nodes(Mapping[int, Node]):
         beside: NodePlace | None = None,
         prepare: Callable[[int], None] = lambda number: None,
         release: Callable[[bool], None] = lambda drop: None,
+        launchers_store: Callable[[], str | None] = lambda: None,
     ) -> None:
         """``beside``: a node that is started at its first use. ``prepare`` may start the process of a node.
+
+        ``launchers_store``: where a node meets others if the launcher did not start it, and did start them.
 
         ``release`` is called last, with whether the nodes drop what they have not begun.
         """
@@ -54,6 +58,8 @@ class Nodes(Mapping[int, Node]):
         self._nodes = {place.number: Node(place.number) for place in places}
         self._beside, self._beside_lock = beside, threading.Lock()
         self._sessions: list[Session] = []
+        self._between = Between(backend, launchers_store)
+        self._stores = {place.number: place.store for place in (*places, *([beside] if beside else []))}
         self._managers = (manager, bulk_manager)
         self._release = release
         self._lost_at_end: list[RemoteError] = []
@@ -216,6 +222,7 @@ class Nodes(Mapping[int, Node]):
     def _take(self, session: Session) -> None:
         if session not in self._sessions:  # else it was made anew
             self._sessions.append(session)
+            self._between.add(session, self._stores[session.number])
         self._nodes[session.number].take(session)
         for each in list(self._covering):
             each.cover(session)
@@ -226,6 +233,7 @@ class Nodes(Mapping[int, Node]):
         )
 
     def _lost(self, session: Session) -> None:
+        self._between.lost(session)
         reason = session.dead or session.away
         if reason is not None:
             lost = session.first_unconfirmed()

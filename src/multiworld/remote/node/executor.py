@@ -20,6 +20,7 @@ from ..protocol.template import decode
 from .calls import Calls
 from .failing import describe_failure
 from .graph import Graphs
+from .peer_world import PeerFailedError
 from .plan import Plan
 from .replies import Replies
 from .shared import Shared
@@ -64,6 +65,7 @@ class Executor:
             ).handlers,
             **Snapshots(shared.table, shared.bulk, replies, self).handlers,
             **self._graphs.handlers,
+            **shared.peers.handlers(shared, arrive=self._arrive, failed=self.failure),
         }
 
     @property
@@ -216,7 +218,16 @@ class Executor:
         ``place``: where on the node it was raised, if that is in a program of the user's. ``call``: which of a graph.
         """
         kind, text = describe_failure(error, self._table)
-        failed = Failed(stream=self._stream, position=self._position, kind=kind, text=f"{text}{place}", call=call)
+        group, peer = (error.group, error.peer) if isinstance(error, PeerFailedError) else (0, 0)
+        failed = Failed(
+            stream=self._stream,
+            position=self._position,
+            kind=kind,
+            text=f"{text}{place}",
+            call=call,
+            group=group,
+            peer=peer,
+        )
         self._failures.append(failed)
         return failed
 

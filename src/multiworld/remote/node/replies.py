@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -45,7 +46,8 @@ class Replies:
             return
         with suppress(MultiworldError):
             sending = self._bulk.start_send_tensors(elements, lanes.MASTER, tag, None)
-            self._shared.note_sending(elements, self._bulk, sending)
+            wait = partial(self._bulk.wait_for, sending, lanes.MASTER, None)
+            self._shared.note_sending(elements, sending, wait)
             self.say(request, Sends(num_bytes=elements.nbytes))
 
     def _send(self, packed: bytearray, tag: int) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...errors import JoinError, JoinTimeoutError, MultiworldError, ProtocolError, WorldBrokenError
+from ...errors import JoinError, JoinTimeoutError, MultiworldError, ProtocolError, WorldBrokenError, WorldClosedError
 from ...process.facts import resident_bytes
 from ...wire.progress.operation import Operation
 from ...world.manager import WorldManager
@@ -26,9 +26,11 @@ from ..protocol.messages import (
     AskStatistics,
     Declined,
     Drop,
+    Meet,
     NodeHello,
     NodeStatistics,
     OpenStream,
+    Part,
     Refused,
     Welcome,
 )
@@ -36,6 +38,7 @@ from ..version import own_version
 from .executor import Executor
 from .functions import Functions
 from .operators import ALLOWED
+from .peers import Join, join_with, refuse_to_join
 from .replies import Replies
 from .shared import Shared
 
@@ -111,12 +114,14 @@ def _serve_one(
     try:
         bulk = _join(bulk_manager, bulk_name, options, options.backend)
         worlds.append(bulk)
-        session = Session(options, world, bulk)
+        session = Session(options, world, bulk, join_with(bulk_manager))
         on_session(session)
         try:
             session.run()
-        except WorldBrokenError as error:
+        except (WorldBrokenError, WorldClosedError) as error:  # closed here: the other world of the two broke first
             logger.info("node %d lost its master: %s", options.number, error)
+        finally:
+            session.close()
     finally:
         on_session(None)
         for each in worlds:
@@ -128,12 +133,14 @@ def _serve_one(
 class Session:
     """What a node does for one master, in one generation."""
 
-    def __init__(self, options: NodeOptions, world: World, bulk: World) -> None:
+    def __init__(self, options: NodeOptions, world: World, bulk: World, join: Join = refuse_to_join) -> None:
+        """``join`` forms the worlds with other nodes."""
         self._number = options.number
         self._world = world
         functions = Functions(declared(options.calls))
         self._shared = Shared(bulk, options.allowed, functions)
         self._replies = Replies(world, bulk, self._shared)
+        self._shared.peers.use(join, self._replies.tell)
         self._executor = Executor(0, self._shared, self._replies)
         self._shared.streams.begin(0, self._executor)
         self._num_threads = 0
@@ -142,6 +149,7 @@ class Session:
         self.was_ended = False
         self._welcome: Operation[Welcome] = Operation()
         bulk.on_broken(self._bulk_broke)
+        world.on_broken(self._shared.peers.abort)
         listen(world, lanes.ARRIVALS, lanes.MASTER, self._arrives)
         listen(world, lanes.CONTROL, lanes.MASTER, self._controlled, self._welcome.fail)
 
@@ -163,6 +171,10 @@ class Session:
             raise
         finally:
             self._shared.streams.end_all()
+
+    def close(self) -> None:
+        """Leave the worlds with other nodes."""
+        self._shared.peers.close()
 
     def join_streams(self) -> None:
         """Wait for the threads of all other streams, which end with the worlds."""
@@ -222,6 +234,8 @@ class Session:
         said = TO_NODE.decode(message)
         if isinstance(said, Welcome):
             self._welcome.succeed(said)
+        elif isinstance(said, Meet | Part):
+            self._shared.peers.heard(said)
         elif isinstance(said, Refused):
             self._welcome.fail(RefusedByMasterError(said.reason))
         elif isinstance(said, AskStatistics):

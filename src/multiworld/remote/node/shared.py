@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -19,20 +19,24 @@ from ..protocol.messages import Arrives
 from ..protocol.specs import Spec
 from .functions import Functions
 from .operators import ALLOWED
+from .peers import Peers
 from .streams import Streams
 from .table import Arriving, Entry, Table
 
 
 class Sending(NamedTuple):
-    """Elements that are being sent over a world."""
+    """Elements that are being sent; ``wait`` blocks until they are, or can't be."""
 
     elements: Tensor
-    world: World
     operation: Operation[None]
+    wait: Callable[[], object]
 
 
 class Shared:
-    """``sending``: tensors on their way to the master; an operation that writes one waits until it is sent."""
+    """``sending``: tensors on their way elsewhere; an operation that writes one waits until it is sent.
+
+    ``peers``: the worlds with other nodes.
+    """
 
     def __init__(self, bulk: World, allowed: Iterable[str] = ALLOWED, functions: Functions | None = None) -> None:
         self.table: Table = {}
@@ -41,6 +45,7 @@ class Shared:
         self.allowed = frozenset(allowed)
         self.is_dropping = False
         self.sending: list[Sending] = []
+        self.peers = Peers()
         self.bulk = bulk
         self._lock = threading.Lock()  # guards the lines below and above
         self._arrivals: dict[int, Arriving | Exception] = {}
@@ -72,12 +77,12 @@ class Shared:
             raise arrival
         return arrival
 
-    def note_sending(self, elements: Tensor, world: World, operation: Operation[None]) -> None:
+    def note_sending(self, elements: Tensor, operation: Operation[None], wait: Callable[[], object]) -> None:
         if operation.done:
             return
         with self._lock:
             self.sending = [each for each in self.sending if not each.operation.done]
-            self.sending.append(Sending(elements, world, operation))
+            self.sending.append(Sending(elements, operation, wait))
 
     def wait_sends(self, written: Sequence[Entry | None]) -> None:
         """Wait until the memory that an operation will write is sent."""
@@ -85,9 +90,9 @@ class Shared:
             self.sending = [each for each in self.sending if not each.operation.done]
             pending = list(self.sending)
         storages = {entry.untyped_storage()._cdata for entry in written if isinstance(entry, Tensor)}
-        for elements, world, operation in pending:
-            if elements.untyped_storage()._cdata in storages:
-                world.wait_for(operation, lanes.MASTER, None)
+        for each in pending:
+            if each.elements.untyped_storage()._cdata in storages:
+                each.wait()
 
     def _wait(self, receive: Operation[None], elements: Tensor, spec: Spec) -> Tensor:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ from ...wire.progress.waiting import wait_blocking
 from ...world.liveness import DEFAULT_LEASE_S
 from ...world.manager import WorldManager
 from ..protocol.calls import DeclaredCall, declared
-from ..served import JOB, NUMBER, STATE, STATE_KEY, NodeState
+from ..served import JOB, NUMBER_KEY, NUMBERS, STATE, STATE_KEY, NodeState
 from .functions import Functions
 from .operators import ALLOWED
 from .serving import NodeOptions, Session, hello_of_this_process, serve_node
@@ -44,7 +45,7 @@ def serve_at(
         with Publisher(wait_blocking(manager.start_store_client(store, CLIENT_S))) as publisher:
             on_ready(store, publisher.state())
             options = NodeOptions(
-                number=NUMBER,
+                number=publisher.number,
                 store=store,
                 backend=backend,
                 allowed=ALLOWED | allow,
@@ -59,10 +60,12 @@ class Publisher:
     """Keeps the state of the node in its store, for ``multiworld nodes``: it asks nothing of a node that works."""
 
     def __init__(self, client: TCPStore) -> None:
+        self.number = secrets.randbelow(NUMBERS)
         self._client, self._hello = client, hello_of_this_process()
         self._session: Session | None = None
         self._ends = threading.Event()
         self._publish()
+        wait_blocking(client.set(NUMBER_KEY, str(self.number).encode()))
         self._thread = threading.Thread(target=self._run, name="multiworld-node-state", daemon=True)
 
     def __enter__(self) -> Publisher:

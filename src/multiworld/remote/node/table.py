@@ -21,17 +21,17 @@ class Lost:
 
 
 class Arriving:
-    """Stands for a large tensor until it has come. Any stream may wait for it."""
+    """Stands for a tensor until it has come. Any stream may wait for it."""
 
     __slots__ = ("_arrived", "_lock", "_wait")
 
-    def __init__(self, wait: Callable[[], Tensor]) -> None:
-        """``wait`` blocks until it has come, and returns it."""
+    def __init__(self, wait: Callable[[], Tensor | Lost]) -> None:
+        """``wait`` blocks until it has come, and returns it, or why it is lost where it was to come from."""
         self._wait = wait
         self._lock = threading.Lock()
-        self._arrived: Tensor | None = None
+        self._arrived: Tensor | Lost | None = None
 
-    def wait(self) -> Tensor:
+    def wait(self) -> Tensor | Lost:
         """Block until it has come, and return it: the same tensor to all who wait."""
         with self._lock:
             if self._arrived is None:

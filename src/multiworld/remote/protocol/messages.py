@@ -55,6 +55,8 @@ class Failed:
     """The record at ``position`` of ``stream`` failed with the error ``kind``, which says ``text``.
 
     ``call``: if the record runs a graph, which of its calls failed.
+    ``session``: of the node where it failed; 0: of the node that tells it. ``group``: what several nodes tell of one
+    failure has the same; 0: it is told by one. ``peer``: the session of a node that was lost and so caused it; 0: none.
     """
 
     stream: int
@@ -62,6 +64,9 @@ class Failed:
     kind: str
     text: str
     call: int | None = None
+    session: int = 0
+    group: int = 0
+    peer: int = 0
 
 
 @message("executed")
@@ -140,7 +145,43 @@ class OpenStream:
     number: int
 
 
-ToMaster = NodeHello | Declined | Executed | Failed | Outcome | Sends | NodeStatistics
-ToNode = Welcome | Refused | Arrives | AskStatistics | Drop | OpenStream
+@message("meet")
+@dataclass(frozen=True, kw_only=True)
+class Meet:
+    """Join a world of several nodes: ``world`` is its number in records, ``name`` its name at the ``store``.
+
+    ``nodes``, ``sessions``: of its members by rank. ``store``: None for the launcher's.
+    """
+
+    world: int
+    name: str
+    rank: int
+    nodes: tuple[int, ...]
+    sessions: tuple[int, ...]
+    store: str | None
+    backend: str
+
+
+@message("part")
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Give up a world of several nodes at once (``reason``). ``session``: of the member that is lost; 0: none."""
+
+    world: int
+    session: int
+    reason: str
+
+
+@message("parted")
+@dataclass(frozen=True, kw_only=True)
+class Parted:
+    """A world of several nodes did not form, or broke (``reason``)."""
+
+    world: int
+    reason: str
+
+
+ToMaster = NodeHello | Declined | Executed | Failed | Outcome | Sends | NodeStatistics | Parted
+ToNode = Welcome | Refused | Arrives | AskStatistics | Drop | OpenStream | Meet | Part
 TO_MASTER: MessageSet[ToMaster] = MessageSet("what a node tells its master", ToMaster, tag="say")
 TO_NODE: MessageSet[ToNode] = MessageSet("what a master tells its node", ToNode, tag="say")

@@ -61,6 +61,14 @@ class Kind(IntEnum):
     """Keep the state of the generator of the node's CPU as a tensor."""
     RESTORE_GENERATOR = 21
     """Give the generator the state that such a tensor has."""
+    SEND_TO = 30
+    """Send a tensor to another node."""
+    RECEIVE_FROM = 31
+    """Receive a tensor from another node."""
+    COLLECTIVE = 32
+    """Take part in a collective of several nodes."""
+    LEAVE = 33
+    """Leave the world of several nodes, once what was begun in it has ended."""
     GRAPH = 40
     """A graph: many calls that are kept (``graphs.py``)."""
     REPLAY = 41

@@ -99,7 +99,12 @@ class CommandStream:
             if not batch:
                 return
             self._send(batch)
-        if may_wait and self._is_behind():
+        if may_wait:
+            self.wait_for_room()
+
+    def wait_for_room(self) -> None:
+        """Wait while the node is too far behind."""
+        if self._is_behind():
             self.room.wait(self._is_behind)
 
     def request(self, last: Command) -> int:

@@ -17,6 +17,10 @@ Place: TypeAlias = tuple[int, int | None]
 """The position of a record that failed, and which of its calls if it runs a graph."""
 
 
+_seen_groups: Final[dict[int, None]] = {}
+"""Failures of several nodes that somebody got from one of them."""
+
+
 class Failures:
     """``unseen``: by place, until somebody gets them. ``total``: how many there were. Any thread."""
 
@@ -25,6 +29,7 @@ class Failures:
         self.total = 0
         self._number, self._queue = number, queue
         self._by_place: dict[Place, RemoteError] = {}
+        self._groups: dict[Place, int] = {}  # of failures that several nodes tell
         self._lock = threading.Lock()  # guards the lines above
 
     def note(self, failed: Failed) -> RemoteError:
@@ -39,6 +44,8 @@ class Failures:
                 cls = NodeMemoryError if failed.kind == OUT_OF_MEMORY else RemoteOperationError
                 error = cls(self._number, operation, line, failed.kind, failed.text)
                 self._by_place[place] = self.unseen[place] = error
+                if failed.group:
+                    self._groups[place] = failed.group
                 self.total += 1
                 self._forget_oldest()
         return error
@@ -48,7 +55,16 @@ class Failures:
         error = self.note(failed)
         with self._lock:
             self.unseen.pop((failed.position, failed.call), None)
+        if failed.group:
+            _seen_groups[failed.group] = None
+            if len(_seen_groups) > MAX_FAILURES:
+                del _seen_groups[next(iter(_seen_groups))]
         return error
+
+    def unseen_errors(self) -> list[RemoteError]:
+        """Return what nobody got, here or of another node that failed with this one."""
+        with self._lock:
+            return [error for place, error in self.unseen.items() if self._groups.get(place, 0) not in _seen_groups]
 
     def clear(self) -> None:
         """The node is lost: no failure is told any more. Those that nobody saw stay."""
@@ -60,3 +76,4 @@ class Failures:
             oldest = next(iter(self._by_place))
             del self._by_place[oldest]
             self.unseen.pop(oldest, None)
+            self._groups.pop(oldest, None)

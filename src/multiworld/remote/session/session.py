@@ -10,10 +10,11 @@ import itertools
 import logging
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -43,6 +44,7 @@ from ..protocol.messages import (
     NodeStatistics,
     OpenStream,
     Outcome,
+    Parted,
     ToMaster,
     ToNode,
 )
@@ -81,11 +83,17 @@ class Waited(NamedTuple):
     stream: CommandStream | None = None
 
 
+by_uid: Final[weakref.WeakValueDictionary[int, Session]] = weakref.WeakValueDictionary()
+"""All sessions of this process: a node names another one by this number."""
+_uids = itertools.count(1)
+
+
 class Session:
     """``number``: the node's. ``dead``: why the node is lost, once it is. ``hello``: what the node said of itself.
 
     ``recovery``: of a node that is made anew when it is lost. ``away``: why it is lost while it is made anew; commands
-    are kept meanwhile, and waits wait.
+    are kept meanwhile, and waits wait. ``uid``: of this session alone in this process. ``on_parted`` is called when a
+    world of several nodes ends.
     """
 
     def __init__(
@@ -97,6 +105,9 @@ class Session:
         on_hello: Callable[[NodeHello], None] = lambda hello: None,
     ) -> None:
         self.number = number
+        self.uid = next(_uids)
+        by_uid[self.uid] = self
+        self.on_parted: Callable[[Parted], None] = lambda parted: None
         self.hello: NodeHello | None = None
         self.statistics = SessionStatistics()
         self.before_call: Callable[[DeclaredCall, str], object] = lambda call, line: None
@@ -205,6 +216,8 @@ class Session:
             self.streams.numbered(said.stream).executed(said)
         elif isinstance(said, Declined):
             self._large.give_up(said.id)
+        elif isinstance(said, Parted):
+            self.on_parted(said)
         elif isinstance(said, NodeHello):
             self.hello = said
             self._on_hello(said)
@@ -499,14 +512,20 @@ class Session:
         said = read(reply)
         if self.recovery is not None and isinstance(said, (Outcome, Failed)):
             self.recovery.answered(waited.request, TO_MASTER.encode(said))
-        error = None
-        if isinstance(said, Failed):  # before its line is forgotten
-            error = self.streams.numbered(said.stream).failures.seen(said)
+        error = self._seen(said) if isinstance(said, Failed) else None  # before its line is forgotten
         if waited.position is not None and waited.stream is not None:
             waited.stream.confirm(waited.position + 1)
         if error is not None:
             raise type(error)(*error.args)
         return said
+
+    def _seen(self, failed: Failed) -> RemoteError:
+        """Return the error that somebody gets now: it may be that of another node, whose tensor was to come here."""
+        lost = by_uid.get(failed.peer)
+        if lost is not None:
+            lost._death_was_seen = True
+        where = by_uid.get(failed.session, self)
+        return where.streams.numbered(failed.stream).failures.seen(failed)
 
     # ---- the end
 
@@ -528,9 +547,7 @@ class Session:
 
     def unseen_errors(self) -> list[RemoteError]:
         """Return what nobody got: failures, and the loss of the node if commands were lost with it."""
-        unseen: list[RemoteError] = [
-            error for stream in self.streams.all() for error in stream.failures.unseen.values()
-        ]
+        unseen = [error for stream in self.streams.all() for error in stream.failures.unseen_errors()]
         if self.dead is not None and not self._death_was_seen and self.first_unconfirmed():
             unseen.append(self.death("the end of the program", "the end"))
         return unseen

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..between.worlds import Between, between_of
 from ..errors import UnsupportedOperationError
+from ..protocol.elements import arrived_spec
 from ..protocol.specs import number_of, spec_of
 from ..session.session import Session, next_id
 from .wrapping import make
@@ -53,16 +55,25 @@ def moved(cls: type[Any], tensor: Any, place: Place, operation: str = "to") -> A
 
 
 def copied(cls: type[Any], tensor: Any, place: Place, operation: str) -> Any:
-    """As ``moved``, below autograd. Between nodes the values go through the master."""
+    """As ``moved``, below autograd. From node to node nothing waits, and the values do not pass through the master."""
     here = place_of(tensor)
     if place.session is None:
         return values_of(tensor, operation)
     if here.session is not place.session:
-        local = tensor if here.session is None else values_of(tensor, operation)
-        tensor = send(cls, place.session, local)
+        between = None if here.session is None else between_of(here.session, place.session)
+        if between is not None:
+            tensor = _copied_between(cls, tensor, place.session, between, operation)
+        else:  # from the master, or from a node of another connection
+            tensor = send(cls, place.session, tensor if here.session is None else values_of(tensor, operation))
     if spec_of(tensor._spec).device == place.device:
         return tensor
     return torch.ops.aten._to_copy.default(tensor, device=torch.device(place.device))
+
+
+def _copied_between(cls: type[Any], tensor: Any, target: Session, between: Between, operation: str) -> Any:
+    spec, id_ = arrived_spec(spec_of(tensor._spec)), next_id()
+    between.copy(tensor._session, tensor._id, target, id_, spec, operation)
+    return make(cls, target, number_of(spec), id_)
 
 
 class _Move(torch.autograd.Function):

@@ -10,8 +10,7 @@ import torch
 from ..protocol.specs import spec_of
 from ..protocol.template import Keywords
 from .homing import bring_home
-from .moving import send, values_of
-from .places import of_several_nodes
+from .moving import Place, copied, send, values_of
 from .planned import run_first
 
 Special = Callable[[type[Any], Any, Sequence[Any], Keywords], Any]
@@ -27,7 +26,7 @@ def _is_same_size(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywor
 
 
 def _copy(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords) -> Any:
-    """``copy_`` between the master and a node; towards the master it waits."""
+    """``copy_`` from place to place; towards the master it waits."""
     target, source = args[0], args[1]
     if type(target) is not cls:
         bring_home(cls, source)
@@ -37,7 +36,8 @@ def _copy(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords) -> A
         bring_home(cls, source)
         source = send(cls, session, source)
     elif source._session is not session:
-        raise of_several_nodes("copy_", session, source._session)
+        bring_home(cls, source)
+        source = copied(cls, source, Place(session), "copy_")
     elif source._base is target and _cover_the_same(target, source):
         return target  # torch.matmul(out=) copies a result into itself: it can't see that both share their memory
     key = (id(func), target._spec, source._spec, (2, bool(args[2])) if len(args) > 2 else None)
