@@ -50,7 +50,7 @@ class Recorder:
         self.first_id = 0
         self.may_send = False
         self.session, self._scalars, self._is_issued = session, scalars, is_issued
-        self.stream: CommandStream = session.stream
+        self.stream: CommandStream = session.streams.present
         self._thread = threading.get_ident()
         self._append: Callable[[Command], object] = self.stream.queue.append
         self._free: Callable[[int], object] = session.free
@@ -65,11 +65,13 @@ class Recorder:
                 "One step is captured at a time: end that block first",
             )
         self.first_id = next_id()
+        self.stream.captured_by = self._thread
         self.stream.queue.append = self.append
         self.session.free = self.free
 
     def stop(self) -> None:
         """Give the queue its own end back. A node that was lost meanwhile has another one by now."""
+        self.stream.captured_by = None
         if self.stream.queue.append == self.append:
             self.stream.queue.append = self._append
         if self.session.free == self.free:

@@ -72,13 +72,17 @@ class Replay:
     def send(self, record: bytes, depth: int) -> None:
         """Send a record at once: a step is long enough for a message of its own."""
         stream = self._stream
+        if stream.is_closed:
+            reason = f"stream {stream.number}, on which it was captured, was closed"
+            raise CaptureError("a step", here(), reason, "Capture the step again")
         stream.queue.append((record, self._name, origin(sys._getframe(depth))))
         stream.flush()
 
     def forget(self) -> None:
         """Have the node forget the step. Any thread, also in a finalizer."""
-        self._stream.definitions.pop(key_of(self._number), None)
-        self._stream.queue.append((forget_graph(self._number), "a step", None))
+        if not self._stream.is_closed:
+            self._stream.definitions.pop(key_of(self._number), None)
+            self._stream.queue.append((forget_graph(self._number), "a step", None))
 
     def _values_of(self, given: Mapping[str, float]) -> list[float]:
         initial = self._scalars.initial

@@ -55,7 +55,7 @@ class Stream:
     # ---- use
 
     def __enter__(self) -> Stream:
-        """Raises NodeDeadError, and RuntimeError if it was closed."""
+        """Raises NodeDeadError; RuntimeError if it was closed, and in a captured block."""
         self._check("a stream")
         self._session.streams.enter(self._commands, self)
         return self

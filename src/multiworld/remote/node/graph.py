@@ -57,6 +57,7 @@ class Graphs:
 
     def _define(self, body: bytes) -> None:
         graph = read_graph(body)
+        self._arrive(graph.externals)  # another stream may make them: later, one that is missing was freed
         self._graphs[graph.number] = CompiledGraph(graph, self._plans)
 
     def _replay(self, body: bytes) -> None:
@@ -67,6 +68,8 @@ class Graphs:
         first_float = num_ids + len(graph.outputs)
         given = (*numbers[1:num_ids], *graph.externals)
         entries: list[Any] = [table.get(id_) for id_ in given]
+        if any(entry is None for entry in entries[: graph.num_inputs]):  # another stream is to make them
+            self._arrive(given[: graph.num_inputs])
         for place, entry in enumerate(entries):
             if type(entry) is not Tensor:
                 entries[place] = self._tensor_or_lost(given[place])
@@ -138,7 +141,7 @@ class CompiledGraph:
         written = [slot for slot in call.written if isinstance(values[slot], Tensor)]
         memories = {memory_id(values[slot]) for slot in written}
         if memories:
-            for id_, entry in list(table.items()):
+            for id_, entry in table.copy().items():  # other streams go on
                 if isinstance(entry, Tensor) and memory_id(entry) in memories:
                     table[id_] = lost
             for slot in range(self.graph.num_slots):

@@ -60,6 +60,7 @@ class CommandStream:
         """``lock`` and ``freed``: of the session, whose streams share them. ``lose`` is called with what broke."""
         self.number = number
         self.last_position: int | None = None  # of its last record, once it is closed
+        self.captured_by: int | None = None  # the thread whose commands are recorded: all of them have to come here
         self.queue = CommandQueue(freed)
         self.failures = Failures(node, self.queue)
         self.room = Room()

@@ -68,7 +68,9 @@ class Streams:
         return stack[-1][1] if stack else None
 
     def enter(self, stream: CommandStream, owner: object) -> None:
-        """From now on this thread uses that stream of an owner."""
+        """From now on this thread uses that stream of an owner. Raises RuntimeError in the middle of a capture."""
+        if self.present.captured_by == threading.get_ident():
+            raise RuntimeError("a captured block stays on one stream: enter the stream before remote.capture()")
         stack = getattr(self._threads, "stack", None)
         if stack is None:
             stack = self._threads.stack = []

@@ -272,3 +272,36 @@ def test_a_bad_record_on_any_stream_ends_the_session(node: Node) -> None:
     fake.session.flush()
     fake._thread.join(10)
     assert "a record ends at" in str(fake.failure)
+
+
+def test_a_step_is_captured_and_replayed_on_the_stream_that_is_used(fake: FakeNode, held: Held) -> None:
+    stream = fake.node.stream()
+    with stream:
+        x = fake.node.ones(3)
+        with remote.capture(x) as step:
+            with pytest.raises(RuntimeError, match="a captured block stays on one stream"):
+                fake.node.stream().__enter__()
+            step.returns(x + 1)
+    again = step(torch.full((3,), 4.0))  # sent on the default stream, which is held
+    with stream:
+        event = stream.record_event()
+        assert not event.query()
+        held.release()
+        assert values(again).tolist() == [5, 5, 5]
+    stream.close()
+    with pytest.raises(remote.CaptureError, match="was closed"):
+        step(x)
+
+
+def test_a_recoverable_node_has_one_stream(fake: FakeNode) -> None:
+    class Any:
+        """A recovery, which is not asked for anything."""
+
+    recovery = Any()
+    fake.session.recovery = recovery  # type: ignore[assignment]
+    with pytest.raises(RuntimeError, match="node 1 is recoverable"):
+        fake.node.stream()
+    fake.session.recovery = None
+    fake.node.stream()
+    with pytest.raises(RuntimeError, match="node 1 has streams"):
+        fake.session.recovery = recovery  # type: ignore[assignment]
