@@ -10,7 +10,7 @@ from collections.abc import Callable
 from multiworld.bench.report import Line
 
 from ..suite import Suite
-from . import cut, faults, fuzz, language_models, opinfo, replays, sizes, training
+from . import cut, faults, fuzz, language_models, opinfo, overlap, replays, sizes, stream_programs, training
 from .lines import copies, killed, operations, round_trips
 from .sides import INSTALL
 
@@ -32,6 +32,8 @@ ALONE: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
         opinfo.line,
     ),
     "fuzz": ("random programs of views, in-place operators and out=, against the same programs here", fuzz.line),
+    "streams": ("random programs with events on 3 streams, against the same steps one by one", stream_programs.line),
+    "overlap": ("computing on one stream while 64 MB are copied on another (needs 2 idle cores)", overlap.line),
     "exact": ("5 models × 8 optimizers × 50 steps against local CPU", training.exact),
     "steps": ("1,000 training steps without .item()", training.steps),
     "sizes": ("tensors of 3 GB, of 0 elements, of 12 dimensions, 10,000 in a list", sizes.line),
@@ -43,8 +45,6 @@ ALONE: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "soak": ("additions on two nodes, one of which is killed again and again", faults.soak),
 }
 UNWRITTEN = {
-    "streams": ("10,000 record/wait programs on 3 streams", "equal to a sequential oracle"),
-    "overlap": ("compute with a 64 MB copy on two streams", "at least 1.6× of serial on 2 idle cores"),
     "between": ("64 MB from node to node", "0 bytes through the master; at least 0.9 of a world's send"),
     "all-reduce": ("4 × 16 MB reduced", "at most 1.1× a world's; a dead member: error after at most 0.5 s"),
     "recovery": ("killed at 100 random points, restored, replayed", "bit-identical; at most 2 s + replay"),
@@ -68,7 +68,7 @@ def _arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}", default=os.environ.get(variable), metavar="PYTHON", help=about)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each loop of additions (default 3)")
     parser.add_argument("--round-trips", type=int, default=300, help="of each side in each turn (default 300)")
-    parser.add_argument("--programs", type=int, default=10_000, help="of the fuzz (default 10,000)")
+    parser.add_argument("--programs", type=int, default=10_000, help="of the lines fuzz and streams (default 10,000)")
     parser.add_argument("--operations", type=int, default=10_000_000, help="of the soak (default 10,000,000)")
     parser.add_argument("--kill-every-s", type=float, default=30.0, help="in the soak (default 30)")
     options = parser.parse_args()
