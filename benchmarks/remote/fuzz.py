@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
@@ -39,8 +39,9 @@ class Mismatch(AssertionError):
 class Program:
     """``local`` and ``remote``: the tensors of both sides, place by place."""
 
-    def __init__(self, node: Node, seed: int) -> None:
+    def __init__(self, node: Node, seed: int, disturb: Callable[[], object]) -> None:
         self._rng = Random(seed)
+        self._disturb = disturb
         self._seed = seed
         self._done: list[str] = []
         self.local = [self._first() for _ in range(3)]
@@ -50,6 +51,7 @@ class Program:
         """Raises Mismatch."""
         for _ in range(NUM_STEPS):
             self._step()
+            self._disturb()
             if self._rng.random() < LOOKS:
                 self._look()
         self._look()
@@ -98,11 +100,11 @@ class Program:
         return Mismatch(f"seed {self._seed}, after {', '.join(self._done)}: {text}")
 
 
-def run_program(node: Node, seed: int) -> None:
-    """Run the program of a seed on the node and here. Raises Mismatch."""
+def run_program(node: Node, seed: int, disturb: Callable[[], object] = lambda: None) -> None:
+    """Run the program of a seed on the node and here. ``disturb`` is called after each step. Raises Mismatch."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        Program(node, seed).run()
+        Program(node, seed, disturb).run()
 
 
 def fuzzed(node: Node, seeds: Sequence[int]) -> list[str]:

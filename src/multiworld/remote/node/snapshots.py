@@ -75,6 +75,7 @@ class Snapshots:
             RecoveryKind.RESTORE: self._restore,
             RecoveryKind.REPEAT: self._repeat,
             RecoveryKind.SKIP: lambda body: None,
+            RecoveryKind.REPORT: lambda body: self._stream.report(),
         }
 
     def _take(self, body: bytes) -> None:

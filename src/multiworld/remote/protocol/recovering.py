@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from ...errors import ProtocolError
+from ...errors import MessageError, ProtocolError
 from . import specs
-from .messages import Failed
+from .messages import TO_MASTER, Failed
 from .records import HEAD, MAX_ID
 from .specs import Spec
 
@@ -40,6 +40,8 @@ class RecoveryKind(IntEnum):
     """A question (``Kind.ASK``) that was answered before: the answer must be the same, and nobody waits for it."""
     SKIP = 53
     """Stands for a request that was answered before, so that all records keep their positions."""
+    REPORT = 54
+    """Tell the master now what was executed."""
 
 
 class StoredMemory(NamedTuple):
@@ -91,7 +93,7 @@ class Manifest:
             self.position,
             [list(memory) for memory in self.memories],
             [[view.id, view.memory, specs.to_json(view.spec)] for view in self.views],
-            [[id_, each.stream, each.position, each.kind, each.text] for id_, each in self.lost],
+            [[id_, TO_MASTER.encode(failure).decode()] for id_, failure in self.lost],
             [[device, base64.b64encode(state).decode()] for device, state in self.generators],
         ]
         return json.dumps(shown, separators=(",", ":")).encode()
@@ -105,16 +107,10 @@ def read_manifest(encoded: bytes | memoryview) -> Manifest:
             position=_number(position),
             memories=tuple(StoredMemory(_number(num_bytes), _text(device)) for num_bytes, device in memories),
             views=tuple(View(_number(id_), _number(memory), specs.from_json(spec)) for id_, memory, spec in views),
-            lost=tuple(
-                LostEntry(
-                    _number(id_),
-                    Failed(stream=_number(stream), position=_number(at), kind=_text(kind), text=_text(text)),
-                )
-                for id_, stream, at, kind, text in lost
-            ),
+            lost=tuple(LostEntry(_number(id_), _failed(failure)) for id_, failure in lost),
             generators=tuple((_text(device), base64.b64decode(state, validate=True)) for device, state in generators),
         )
-    except (TypeError, ValueError, RecursionError, binascii.Error) as error:
+    except (TypeError, ValueError, RecursionError, binascii.Error, MessageError) as error:
         raise ProtocolError(f"a bad manifest of a snapshot: {error}") from None
     if any(view.memory >= len(manifest.memories) for view in manifest.views):
         raise ProtocolError(f"a manifest of {len(manifest.memories)} memories, with a view of another one")
@@ -154,6 +150,7 @@ def read_repeat(body: bytes) -> tuple[bytes, bytes]:
 
 
 SKIP: Final = HEAD.pack(RecoveryKind.SKIP, 0)
+REPORT: Final = HEAD.pack(RecoveryKind.REPORT, 0)
 
 
 def chunks(sizes: Iterable[int]) -> Iterator[list[Part]]:
@@ -182,6 +179,13 @@ def _number(value: object) -> int:
     if type(value) is not int or not 0 <= value < MAX_ID:
         raise ValueError(f"{value!r} is no number from 0")
     return value
+
+
+def _failed(shown: object) -> Failed:
+    said = TO_MASTER.decode(_text(shown).encode())
+    if not isinstance(said, Failed):
+        raise ValueError(f"{said!r} is no failure")
+    return said
 
 
 def _text(value: object) -> str:

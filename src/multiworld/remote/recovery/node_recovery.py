@@ -206,6 +206,8 @@ class NodeRecovery:
     def _send_last(self, position: int) -> int:
         """With the session's lock: after this the session sends by itself again."""
         session = self.session
+        # A node that has executed all this was not lost by it.
+        session.stream.queue.append((recovering.REPORT, "a recovery", None))
         session.stream.flush(may_wait=False)  # what waits is taken into the log
         for part in self._log.repeated(position):
             self._start_sending(part)

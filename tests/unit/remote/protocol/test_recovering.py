@@ -26,7 +26,7 @@ MANIFEST = Manifest(
     position=7,
     memories=(StoredMemory(80, "cpu"), StoredMemory(0, "cuda:1")),
     views=(View(3, 0, SPEC), View(4, 0, SPEC)),
-    lost=(LostEntry(5, Failed(stream=0, position=2, kind="RuntimeError", text="no")),),
+    lost=(LostEntry(5, Failed(stream=0, position=2, kind="RuntimeError", text="no", call=3)),),
     generators=(("cpu", bytes(range(256))),),
 )
 
@@ -48,7 +48,7 @@ def test_a_manifest_is_read_as_it_was_written() -> None:
         b'[0,[],[[1,0,[[],[],0,["dtype","float32"],"cpu",false,false]]],[],[]]',
         b"[0,[[1,2]],[],[],[]]",
         b'[0,[],[],[],[["cpu","?"]]]',
-        b'[0,[],[],[[1,0,0,"kind"]],[]]',
+        b'[0,[],[],[[1,"{}"]],[]]',
     ],
 )
 def test_what_is_no_manifest_is_refused(encoded: bytes) -> None:

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from multiworld.remote import DeclaredCall, NodeDeadError, NodeReturnsError, NotReplayableWarning, RemoteOperationError
+from multiworld.remote.capture.capture import capture
+from multiworld.remote.node.executor import Executor
 from multiworld.remote.protocol.messages import NodeStatistics
 from multiworld.remote.recovery.node_recovery import NodeRecovery
 from multiworld.remote.recovery.schedule import MAX_LOSSES
@@ -64,7 +66,7 @@ def test_tensors_come_back_from_the_snapshot_as_the_views_of_one_memory_that_the
     assert torch.equal(values(turned), torch.arange(12.0).reshape(3, 4).t() + 100)
     assert torch.equal(values(conjugate.resolve_conj()), torch.complex(*[torch.arange(12.0).reshape(3, 4)] * 2).conj())
     assert values(empty).shape == (0, 3)
-    assert (recovery.statistics.num_recoveries, recovery.statistics.last_num_records) == (1, 0)
+    assert (recovery.statistics.num_recoveries, recovery.statistics.last_num_records) == (1, 1)
 
 
 def test_what_was_issued_since_the_snapshot_is_executed_again(fake: FakeNode, recovery: NodeRecovery) -> None:
@@ -241,15 +243,32 @@ def test_a_node_that_is_lost_while_it_is_made_anew_is_made_anew_again(fake: Fake
     assert values(large[3]).item() == 3
 
 
-def test_a_node_that_gets_no_further_is_given_up_and_says_where(fake: FakeNode, recovery: NodeRecovery) -> None:
+def test_a_node_that_gets_no_further_is_given_up_and_says_where(
+    fake: FakeNode, recovery: NodeRecovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x = fake.node.zeros(3)
     values(x)
-    for _ in range(MAX_LOSSES):
-        lose_and_replace(fake)
+    fake.there._executor.execute = lambda batch: None  # type: ignore[method-assign]
     x.add_(1)
+    for _ in range(MAX_LOSSES):
+        fake.lose()
+        monkeypatch.setattr(Executor, "execute", lambda *_: None)
+        fake.replace()
     fake.lose()
     with pytest.raises(NodeDeadError, match=r"(?s)it was lost 4 times in a row.*aten\.add_\.Tensor at .*test_node"):
         values(x)
+
+
+def test_a_node_that_is_lost_again_and_again_and_executes_all_meanwhile_comes_back_each_time(
+    fake: FakeNode, recovery: NodeRecovery
+) -> None:
+    x = fake.node.zeros(3)
+    for _ in range(3 * MAX_LOSSES):
+        x.add_(1)
+        position = fake.session.stream.queue.position
+        lose_and_replace(fake)
+        fake.session.stream.room.wait_while(lambda: fake.session.stream.queue.confirmed <= position)  # noqa: B023
+    assert values(x).tolist() == [3 * MAX_LOSSES] * 3
 
 
 def test_a_node_without_a_snapshot_does_not_come_back(fake: FakeNode) -> None:
@@ -334,3 +353,25 @@ def test_a_call_that_is_not_warns_and_costs_the_node_until_a_snapshot_holds_what
 
 def no_room() -> None:
     raise MemoryError("no room")
+
+
+def test_a_captured_step_is_defined_again_and_replays_are_executed_again(fake: FakeNode) -> None:
+    x = fake.node.send(torch.ones(4))
+    with capture(x) as before:
+        before.returns(x * 2 + 1)
+    recovery = NodeRecovery(fake.session)
+    recovery.take_snapshot()
+    counter = fake.node.zeros(4)
+    with capture(x) as after:
+        counter.add_(x)
+    after(x)
+    recovery.take_snapshot()
+    made = before(x)
+    after(x)
+    lose_and_replace(fake)
+    after(x)
+    assert values(made).tolist() == [3] * 4
+    assert values(before(made)).tolist() == [7] * 4
+    assert values(counter).tolist() == [4] * 4
+    del before
+    recovery.close()
