@@ -17,7 +17,7 @@ from tests.process.served_nodes import TOKEN, served_node
 
 pytestmark = pytest.mark.process
 
-LARGE = 4_000_000
+LARGE = 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def nodes(all_nodes: Nodes) -> Nodes:
 
 def test_large_tensors_cross_each_other_and_no_byte_goes_through_the_master(nodes: Nodes) -> None:
     before = nodes.statistics
-    sources = {number: [node.full((LARGE,), float(number)) for _ in range(4)] for number, node in nodes.items()}
+    sources = {number: [node.full((LARGE,), float(number)) for _ in range(2)] for number, node in nodes.items()}
     copies = [(number, each.to_node(other)) for number in nodes for each in sources[number] for other in nodes]
     for each in sources.values():
         each[0].add_(1)  # waits until it is sent, and changes no copy
@@ -83,3 +83,31 @@ def test_nodes_at_addresses_meet_at_the_store_of_one_of_them() -> None:
         there = nodes[1].arange(1000).to_node(2)
         assert torch.equal((there + 1).fetch(), torch.arange(1000) + 1)
         assert nodes.statistics.sent_bytes == 0
+
+
+def test_collectives_of_real_nodes_and_one_that_dies_in_the_middle(nodes: Nodes) -> None:
+    tensors = [node.full((LARGE,), float(number)) for number, node in nodes.items()]
+    before = nodes.statistics
+    remote.all_reduce(tensors)
+    gathered = remote.all_gather(
+        [tensor[:3] * node.number for tensor, node in zip(tensors, nodes.values(), strict=True)]
+    )
+    nodes.synchronize()
+    moved = nodes.statistics
+    assert (moved.sent_bytes, moved.fetched_bytes) == (before.sent_bytes, before.fetched_bytes)
+    assert [tensor[-1].item() for tensor in tensors] == [6, 6, 6]
+    assert [each.fetch().tolist() for each in gathered[1]] == [[6] * 3, [12] * 3, [18] * 3]
+
+    outsider = nodes[3].ones(2)
+    pair = [nodes[1].ones(LARGE), nodes[2].ones(LARGE)]
+    os.kill(nodes[2].pid, signal.SIGSTOP)  # so that node 1 is in the middle
+    remote.all_reduce(pair)
+    kept = nodes[1].ones(2)
+    os.kill(nodes[2].pid, signal.SIGKILL)
+    killed = time.monotonic()
+    with pytest.raises(RemoteOperationError, match=r"(?s)all_reduce failed on node 1.*node 2 is lost"):
+        pair[0].fetch()
+    assert time.monotonic() - killed < scaled(0.5)
+    assert (kept + 1).tolist() == [2, 2]
+    remote.all_reduce([kept, outsider])
+    assert outsider.tolist() == [2, 2]

@@ -5,6 +5,16 @@ See ``docs/remote.md``.
 
 from .capture.capture import capture
 from .capture.step import Step
+from .collectives.collectives import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    broadcast,
+    gather,
+    reduce,
+    reduce_scatter,
+    scatter,
+)
 from .connecting.connect import connect
 from .device_name.use import use_device_name
 from .errors import (
@@ -63,11 +73,19 @@ __all__ = [
     "Stream",
     "SyncPointError",
     "UnsupportedOperationError",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "broadcast",
     "capture",
     "connect",
+    "gather",
     "local",
     "no_sync",
     "profile",
     "recoverable",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
     "use_device_name",
 ]

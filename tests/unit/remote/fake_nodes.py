@@ -161,7 +161,9 @@ class FakePeerWorld:
         self._ended.add_callback(lambda _: call())
 
     def abort(self) -> None:
-        self._break(self.rank, "the rank aborted it")
+        if self.error is None:
+            self._break(self.rank, "the rank aborted it")
+            self._ended.succeed(None)
 
     def lose(self, rank: int) -> None:
         """That rank has died."""
@@ -179,7 +181,6 @@ class FakePeerWorld:
             link.peer.lose(reason)
             assert peer != self.rank
             there._ended.succeed(None)
-        self._ended.succeed(None)
 
     def _open(self, peer: int) -> FakeWorld:
         self._check_open()

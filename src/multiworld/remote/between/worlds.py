@@ -188,7 +188,7 @@ class Between:
     def _end_parted(self, said: Parted) -> None:
         key = next((key for key, world in self._worlds.items() if world.number == said.world), None)
         if key is not None:
-            self._end(key, Part(world=said.world, session=0, reason=said.reason))
+            self._end(key, Part(world=said.world, session=said.session, reason=said.reason))
 
 
 def _flush(sessions: Iterable[Session]) -> None:

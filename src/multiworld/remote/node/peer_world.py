@@ -54,8 +54,10 @@ _OF_WORLDS: Final = (WorldBrokenError, WorldClosedError, JoinError, GivenUpError
 class PeerWorld:
     """``joining``: done once the world stands, or does not form. All methods work from any thread."""
 
-    def __init__(self, said: Meet, joining: Operation[World], on_broken: Callable[[str], object]) -> None:
-        """``on_broken`` is called with the reason if the world does not form, or breaks, before it is ended here."""
+    def __init__(self, said: Meet, joining: Operation[World], on_broken: Callable[[int, str], object]) -> None:
+        """``on_broken`` is called if the world does not form, or breaks, before it is ended here: with the session of
+        the member that is lost, or 0, and the reason.
+        """
         self.rank, self.nodes, self.sessions = said.rank, said.nodes, said.sessions
         self.joining = joining
         self._on_broken = on_broken
@@ -136,14 +138,15 @@ class PeerWorld:
             return error
         with self._lock:
             given_up = self._given_up
-        if given_up is not None:
-            peer, reason = given_up
-            return PeerFailedError(f"{doing}: {reason}", group, peer)
+        peer, reason = given_up or self._why(error)
+        return PeerFailedError(f"{doing}: {reason}", group, peer)
+
+    def _why(self, error: BaseException | None) -> tuple[int, str]:
+        """Return the session of the member that is lost, 0 if none is, and what happened."""
         if isinstance(error, WorldBrokenError) and 0 <= error.rank < len(self.nodes) and error.rank != self.rank:
-            reason = f"node {self.nodes[error.rank]} is lost: {error.cause}"
-            return PeerFailedError(f"{doing}: {reason}", group, self.sessions[error.rank])
+            return self.sessions[error.rank], f"node {self.nodes[error.rank]} is lost: {error.cause}"
         others = ", ".join(str(number) for rank, number in enumerate(self.nodes) if rank != self.rank)
-        return PeerFailedError(f"{doing}: the connection to node {others} failed: {error}", group)
+        return 0, f"the connection to node {others} failed: {error or 'it was left'}"
 
     def spoil(self) -> None:
         """This node can't go on in it: the others learn that their operations failed."""
@@ -199,23 +202,23 @@ class PeerWorld:
 
     def _joined(self, joining: Operation[World]) -> None:
         if joining.error is not None:
-            self._broke(str(joining.error))
+            self._broke(joining.error)
             return
         world = joining.result()
         for rank in range(len(self.nodes)):
             if rank != self.rank:
                 listen(world, FAILURES, rank, self._told)
-        world.on_broken(lambda: self._broke(str(world.error or "it was left")))
+        world.on_broken(lambda: self._broke(world.error))
         with self._lock:
             is_over = self._given_up is not None or (self._is_leaving and not self._pending)
         if is_over:  # in the moment in which it was formed
             world.abort()
 
-    def _broke(self, reason: str) -> None:
+    def _broke(self, error: BaseException | None) -> None:
         with self._lock:
             is_news = self._given_up is None and not self._is_leaving
         if is_news:
-            self._on_broken(reason)
+            self._on_broken(*self._why(error))
 
     def _started(self, issue: Callable[[World], Operation[None]]) -> Operation[None]:
         """Start an operation now, or when the world stands. It fails if that does not form."""

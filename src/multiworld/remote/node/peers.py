@@ -132,5 +132,5 @@ class Peers:
         if len(self._left) > MAX_LEFT:
             del self._worlds[self._left.popleft()]
 
-    def _broke(self, number: int, reason: str) -> None:
-        self._tell(Parted(world=number, reason=reason))
+    def _broke(self, number: int, session: int, reason: str) -> None:
+        self._tell(Parted(world=number, session=session, reason=reason))

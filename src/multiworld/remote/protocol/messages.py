@@ -175,9 +175,10 @@ class Part:
 @message("parted")
 @dataclass(frozen=True, kw_only=True)
 class Parted:
-    """A world of several nodes did not form, or broke (``reason``)."""
+    """A world of several nodes is no more (``reason``). ``session``: of the member that is lost; 0: none."""
 
     world: int
+    session: int
     reason: str
 
 

@@ -1,0 +1,1 @@
+"""Collectives of tensors that live on several nodes."""

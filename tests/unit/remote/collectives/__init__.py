@@ -1,0 +1,1 @@
+"""Tests of collectives of several nodes."""
