@@ -35,6 +35,38 @@ def test_every_comment_of_the_original_example_holds() -> None:
             ), done.stdout
 
 
+SEEN = """
+import json, os, subprocess, sys
+from multiworld import remote
+from multiworld.testing import wait_until
+
+def shout(word):
+    return word.upper()
+
+def listed():
+    command = [sys.executable, "-m", "multiworld", "nodes", "--json", "--job", os.environ["TORCHELASTIC_RUN_ID"]]
+    done = subprocess.run(command, capture_output=True, text=True)
+    found = json.loads(done.stdout) if done.returncode == 0 else {"nodes": [], "lines": []}
+    return found if len(found["nodes"]) == 1 and found["lines"] else None
+
+with remote.connect(calls=["__main__:shout"]) as nodes:
+    print(nodes[1].call("__main__:shout", "called"), flush=True)
+    kept = nodes[1].ones(3)
+    wait_until(listed, 30)
+    node, line = listed()["nodes"][0], listed()["lines"][0]
+    print(node["number"], node["pid"] == nodes[1].pid, node["lost"] == "", line["operations"], flush=True)
+"""
+
+
+def test_a_job_is_asked_for_its_nodes_and_a_rank_calls_what_its_program_declared(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(SEEN)
+    done = run(*RUN, "--nproc-per-node", 2, program)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "CALLED" in done.stdout
+    assert "1 True True __main__:shout" in done.stdout, done.stdout + done.stderr
+
+
 RESTARTS = """
 import os, signal, sys
 from multiworld import remote

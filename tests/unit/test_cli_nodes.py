@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from multiworld.cli import nodes
+from multiworld.elastic.job.remote import remote_status
 from multiworld.remote.connecting.listing import Listed
 from multiworld.remote.served import NodeState
+from multiworld.world.launcher.remote_nodes import RemoteNodes
+from tests.unit.world.launcher.test_remote_nodes import LINE, remote_node
 
 STATE = NodeState(
     host="big",
@@ -47,3 +50,17 @@ def test_other_hosts_need_a_token(
 def test_a_module_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert nodes.main(["serve", "--import", "no_such_module_here"]) == 2
     assert "no_such_module_here" in capsys.readouterr().err
+
+
+def test_nodes_of_a_job_are_a_table_with_the_lines_that_wait() -> None:
+    news = RemoteNodes(rank=0, syncs=3, nodes=(remote_node(1), remote_node(2, "it died")), lines=(LINE,))
+    head, _, first, second, _, line = nodes.render_job(remote_status(news, at=1000.0)).splitlines()
+    assert head.startswith("master: rank 0, told at ")
+    assert first.split() == ["1", "a", "7", "1", "10", "0.0", "MB", "0.0", "MB", "3", "1000.0", "MB", "alive"]
+    assert second.split()[-4:] == ["-", "-", "it", "died"]
+    assert line == "  0.500 s, 2 times, for item: a.py:3 in f"
+
+
+def test_a_job_is_not_asked_for_nodes_at_addresses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert nodes.main(["tcp://127.0.0.1:9", "--job", "x"]) == 2
+    assert "leave the addresses out" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import sys
@@ -10,12 +11,16 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ..command_parser import CommandParser
+from ..elastic.control.client import ControlError
+from ..elastic.control.messages import StatusOf
+from ..elastic.job.remote import RemoteStatus
+from ..elastic.job.status import JobStatus
 from ..errors import MultiworldError
 from ..wire.endpoints.addresses import is_address
 from ..wire.endpoints.bracketed import bracketed
 from ..wire.endpoints.token import check_token
 from ..world.launcher.launched import token_of_environment
-from .cluster import table
+from .cluster import clock, cluster_parser, conversation, table, told
 
 if TYPE_CHECKING:
     from ..remote.connecting.listing import Listed
@@ -25,11 +30,14 @@ NODES, SERVE = "multiworld nodes", "multiworld nodes serve"
 PORT = 29500
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 EPILOG = """\
-MULTIWORLD_TOKEN must be that of the nodes. Listing disturbs no master; the state is at most a second old.
+With addresses the nodes there are asked, and MULTIWORLD_TOKEN must be theirs. Without, a running job is:
+the only one of this host, or that of --job or --endpoint, whose token MULTIWORLD_TOKEN must be over the network. Its
+nodes are shown as their master told the launcher last. Listing disturbs no master; the state is a second old or two.
 
 'multiworld nodes serve' starts a node here: see its --help.
 
-Exit status: 0, 1 if a node cannot be reached, 2 for a command that makes no sense."""
+Exit status: 0, 1 if a node or the job cannot be reached, or the job has no nodes, 2 for a command that makes no
+sense."""
 EPILOG_OF_SERVE = """\
 A program on another host gets it with remote.connect("tcp://HOST:PORT"), with the same MULTIWORLD_TOKEN, which is
 needed on every address but those of loopback. The node serves one master at a time, and the next when that one is done
@@ -44,6 +52,11 @@ def main(arguments: Sequence[str]) -> int:
     if arguments and arguments[0] == "serve":
         return _serve(arguments[1:])
     options = command_parser().parse_args(arguments)
+    if options.addresses is None:
+        return told("nodes", lambda: _list_job(options))
+    if options.endpoint is not None or options.job is not None:
+        print(f"{NODES}: --endpoint and --job are for a job of the launcher: leave the addresses out", file=sys.stderr)
+        return 2
     from ..remote.connecting.listing import nodes_at  # which needs torch
 
     try:
@@ -72,10 +85,58 @@ def _cells(state: NodeState | None) -> tuple[object, ...]:
 
 
 def command_parser() -> CommandParser:
-    parser = CommandParser(prog=NODES, description="List nodes of remote tensors, or serve as one.", epilog=EPILOG)
-    parser.add_argument("addresses", metavar="tcp://HOST:PORT,...", help="where the nodes are, as for remote.connect()")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser = cluster_parser("nodes", "List nodes of remote tensors, or serve as one.")
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "addresses",
+        nargs="?",
+        metavar="tcp://HOST:PORT,...",
+        help="where the nodes are, as for remote.connect(); default: those of a job of the launcher",
+    )
     return parser
+
+
+# ---- nodes of the launcher
+
+
+def _list_job(options: argparse.Namespace) -> None:
+    with conversation(options) as talk:
+        status = talk.ask(StatusOf(), JobStatus)
+    if status.remote is None:
+        raise ControlError(
+            f"no program of the job {status.job} has nodes of remote tensors. Those at addresses are listed by "
+            f"{NODES} tcp://HOST:PORT,..."
+        )
+    print(json.dumps(asdict(status.remote), indent=2) if options.json else render_job(status.remote))
+
+
+def render_job(remote: RemoteStatus) -> str:
+    """Return the table for people, and below it which lines wait."""
+    header = ("NODE", "HOST", "PID", "GENERATION", "COMMANDS", "SENT", "FETCHED", "TENSORS", "MEMORY", "STATE")
+    rows = [
+        (
+            node.number,
+            node.host or "-",
+            node.pid or "-",
+            node.generation if node.generation >= 0 else "-",
+            node.num_commands,
+            _megabytes(node.sent_bytes),
+            _megabytes(node.fetched_bytes),
+            "-" if node.num_tensors is None else node.num_tensors,
+            _megabytes(node.memory_bytes),
+            node.lost or ("ended" if remote.ended else "alive"),
+        )
+        for node in remote.nodes
+    ]
+    lines = [
+        f"  {line.waited_s:.3f} s, {line.num_waits} times, for {line.operations}: {line.line}" for line in remote.lines
+    ]
+    head = f"master: rank {remote.rank}, {'ended' if remote.ended else 'told'} at {clock(remote.at)}"
+    return "\n".join([head, table(header, rows), *(["lines that wait most:", *lines] if lines else [])])
+
+
+def _megabytes(size_bytes: int | None) -> str:
+    return "-" if size_bytes is None else f"{size_bytes / 1e6:.1f} MB"
 
 
 # ---- serve

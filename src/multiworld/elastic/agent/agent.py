@@ -12,6 +12,7 @@ from ...process.spawn.fork_server import ForkServer
 from ...wire.progress.thread import ProgressThread
 from ...world.launcher.launched import Place, job_name
 from ...world.launcher.news import Broke, Left, News, Progressed, Trained, TrainingFault, TrainingPipelines
+from ...world.launcher.remote_nodes import RemoteNodes
 from ..job import actions
 from ..job.assignment import Assignment, Membership
 from ..job.options import JobOptions
@@ -63,6 +64,7 @@ class Agent:
         self._starter = Starter(loop, options, fork_server, pump, self._port.address, inherited)
         self._replaced: set[LocalWorker] = set()  # given up, and still dying while another stands in their place
         self._trainings = TrainingNews(loop, report)
+        self._remote: RemoteNodes | None = None  # the last news of it
         self._when_idle: list[Callable[[], None]] = []  # when all that were given up have ended
         self._closed = False
         self._look_every_s = options.lease_s / LOOKS_PER_LEASE
@@ -139,6 +141,8 @@ class Agent:
             if held.returncode is not None:
                 self._report_exit(held)
         self._trainings.repeat()
+        if self._remote is not None:
+            self._report(actions.RemoteTold(news=self._remote))
 
     def fence(self, then: Callable[[], None], *, forgets: bool = False) -> None:
         """End all workers at once: others may be started in their places. ``then`` is called when none is left.
@@ -315,6 +319,10 @@ class Agent:
             return
         if isinstance(news, Progressed):
             held.progressed_at = time.monotonic()
+            return
+        if isinstance(news, RemoteNodes):
+            self._remote = news
+            self._report(actions.RemoteTold(news=news))
             return
         if isinstance(news, Trained | TrainingFault | TrainingPipelines):
             self._trainings.take(news)

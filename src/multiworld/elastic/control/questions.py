@@ -9,6 +9,7 @@ from dataclasses import replace
 from ..job.history import Event, History
 from ..job.job import Job
 from ..job.layout import AgentInfo
+from ..job.remote import RemoteStatus
 from ..job.status import AgentStatus, JobStatus, NodeStatus, WorkerStatus, WorldStatus
 from ..job.trainings import TrainingStatus
 from .messages import Drain, EventsOf, Kill, Question, Scale
@@ -28,6 +29,7 @@ def status_of(
     epoch_s: float = 0.0,
     pids: Mapping[str, int] | None = None,
     trainings: tuple[TrainingStatus, ...] = (),
+    remote: RemoteStatus | None = None,
 ) -> JobStatus:
     """Return all that is known of a job. ``now``, ``epoch_s`` and ``pids``: as ``Job.describe`` takes them."""
     agents, draining = list_agents(job), set(job.nodes.draining)
@@ -78,6 +80,7 @@ def status_of(
         worlds=tuple(WorldStatus(name=name, ranks=tuple(ranks)) for name, ranks in sorted(worlds.items())),
         restarts=sum(each.restarts for each in workers),
         trainings=trainings,
+        remote=remote,
     )
 
 

@@ -174,6 +174,7 @@ class ControlServer:
             epoch_s=self._epoch_s,
             pids=coordinator.pids,
             trainings=coordinator.trainings.status(),
+            remote=coordinator.remote,
         )
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ...wire.messages import Json, message
 from ...world.launcher.news import TrainingNews
+from ...world.launcher.remote_nodes import RemoteNodes
 from .assignment import Assignment, Membership
 from .failure import WorkerFailure
 
@@ -243,4 +244,12 @@ class TrainingTold:
     is_repeated: bool = False
 
 
-Report = Greeted | InWorld | Exited | MasterOpened | Runs | Interrupted | RosterWanted | TrainingTold
+@message("remote told")
+@dataclass(frozen=True, kw_only=True)
+class RemoteTold:
+    """A worker of this host tells how its nodes of remote tensors stand."""
+
+    news: RemoteNodes
+
+
+Report = Greeted | InWorld | Exited | MasterOpened | Runs | Interrupted | RosterWanted | TrainingTold | RemoteTold

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .remote import RemoteStatus
 from .trainings import TrainingStatus
 
 
@@ -85,3 +86,5 @@ class JobStatus:
     restarts: int
     trainings: tuple[TrainingStatus, ...] = ()
     """As their members tell the launcher; empty where none does."""
+    remote: RemoteStatus | None = None
+    """Nodes of remote tensors, as their master tells the launcher."""

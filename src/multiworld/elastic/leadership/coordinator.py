@@ -13,6 +13,7 @@ from ..agent.clock import now_us
 from ..job import actions
 from ..job.job import Job, Phase
 from ..job.layout import AgentInfo
+from ..job.remote import RemoteStatus, remote_status
 from ..job.roster import Roster, RosterEntry
 from ..job.trainings import KnownTraining
 from .election import SMALL_JOB, heirs, may_succeed
@@ -68,6 +69,8 @@ class Coordinator:
             agent_id=agent_id, send=self._outbox.post, is_recorded=self._is_recorded, known=trainings
         )
         self.trainings = self._training_log.trainings
+        self.remote: RemoteStatus | None = None
+        """The job's nodes of remote tensors, if it has some; the next coordinator hears of them from the agents."""
         self._closed = False
         self._outcome: actions.Outcome | None = None  # until every agent was told
 
@@ -178,6 +181,8 @@ class Coordinator:
         elif isinstance(report, actions.TrainingTold):
             for record in self._training_log.take(report):
                 self.record(record)
+        elif isinstance(report, actions.RemoteTold):
+            self.remote = remote_status(report.news, at=time.time())
         elif isinstance(report, actions.RosterWanted):
             in_full = agent_id in may_succeed(self._attached, self.agent_id)
             self._mailroom.tell_whole(agent_id, self.roster, in_full=in_full)

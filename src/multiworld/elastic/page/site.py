@@ -85,7 +85,7 @@ def _lines(snapshot: Snapshot, query: str, read_lines: ReadLines) -> Answer:
 
 def _messages(snapshots: Snapshots[Snapshot], number: int) -> Iterator[bytes]:
     """Yield the status whenever it changes, and the events after ``number`` as they come."""
-    shown, failures, trainings, silent_since = "", "[]", "[]", time.monotonic()
+    shown, failures, trainings, remote, silent_since = "", "[]", "[]", "null", time.monotonic()
     for snapshot in snapshots.follow(LOOK_S):
         messages = []
         if snapshot.shown_json != shown:
@@ -97,6 +97,9 @@ def _messages(snapshots: Snapshots[Snapshot], number: int) -> Iterator[bytes]:
         if snapshot.trainings_json != trainings:
             trainings = snapshot.trainings_json
             messages.append(event_stream.event(trainings, name="trainings"))
+        if snapshot.remote_json != remote:
+            remote = snapshot.remote_json
+            messages.append(event_stream.event(remote, name="remote"))
         if number > snapshot.last_number:  # of another job, which was at this address before
             number = 0
         if events := snapshot.events_since(number):

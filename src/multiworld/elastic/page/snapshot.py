@@ -66,6 +66,15 @@ class Snapshot:
         """How the trainings stand, as it is sent."""
         return json.dumps(self._trainings, separators=(",", ":"))
 
+    @cached_property
+    def remote_json(self) -> str:
+        """How the nodes of remote tensors stand, as it is sent."""
+        return json.dumps(self._remote, separators=(",", ":"))
+
+    @property
+    def _remote(self) -> Json:
+        return None if self.status.remote is None else asdict(self.status.remote)
+
     @property
     def _trainings(self) -> list[Json]:
         return [
@@ -76,14 +85,20 @@ class Snapshot:
     @property
     def _shown(self) -> Mapping[str, Json]:
         """The status, and since when the job runs."""
-        return {**asdict(replace(self.status, trainings=())), "began_at": self.began_at}
+        return {**asdict(replace(self.status, trainings=(), remote=None)), "began_at": self.began_at}
 
     @property
     def first(self) -> Mapping[str, Json]:
         """What the page shows before the first event comes, ready for JSON."""
         failures = [asdict(each) for each in self.failures]
         events = [to_json(event) for event in self.events]
-        return {"status": self._shown, "failures": failures, "events": events, "trainings": self._trainings}
+        return {
+            "status": self._shown,
+            "failures": failures,
+            "events": events,
+            "trainings": self._trainings,
+            "remote": self._remote,
+        }
 
     def events_since(self, number: int) -> tuple[Event, ...]:
         """Return those with higher numbers, as far as they are kept."""

@@ -17,6 +17,7 @@ from ..master.nodes import Nodes
 from ..master.roster import NodePlace
 from ..node.operators import ALLOWED
 from ..node.serving import NodeOptions, serve_node
+from .publishing import Publisher
 from .settings import Settings
 
 BESIDE = 0
@@ -58,7 +59,14 @@ def _nodes_of(world_size: int, settings: Settings) -> Nodes:
             if number == BESIDE:
                 beside.start(number)
 
-        return Nodes(
+        publishing: list[Publisher] = []
+
+        def release(drop: bool) -> None:
+            for each in publishing:
+                each.close()
+            beside.close(drop)
+
+        nodes = Nodes(
             [NodePlace(number=number, store=None) for number in range(1, world_size)],
             manager,
             bulk_manager,
@@ -66,13 +74,20 @@ def _nodes_of(world_size: int, settings: Settings) -> Nodes:
             num_threads=settings.num_threads,
             beside=NodePlace(number=BESIDE, store=store),
             prepare=prepare,
-            release=beside.close,
+            release=release,
             launchers_store=_launchers_store,
         )
     except BaseException:
         manager.close()
         bulk_manager.close()
         raise
+    if (link := process_link()) is not None:
+        publisher = Publisher(
+            rank=0, numbers=lambda: nodes.numbers, statistics=lambda: nodes.statistics, tell=link.tell
+        )
+        publishing.append(publisher)
+        publisher.start()
+    return nodes
 
 
 def _launchers_store() -> str | None:

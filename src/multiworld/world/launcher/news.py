@@ -1,4 +1,4 @@
-"""What a worker process tells its agent about its worlds and its training, and what an agent believes of it. Pure."""
+"""What a worker process tells its agent: its worlds, its training, its nodes; what an agent believes of it. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ...events import Event, WorldBroken, WorldFormed, WorldLeft
 from ...wire.messages import MessageSet, message, sparse
 from ...wire.shortened import shortened
 from .pipelines import PipelineRanks, sizes_of
+from .remote_nodes import RemoteNodes
 
 MAX_TEXT = 200
 MAX_PHASES, MAX_PHASE = 10, 40
@@ -147,7 +148,7 @@ class TrainingPipelines(_OfTraining):
 
 
 TrainingNews = Trained | TrainingFault | TrainingPipelines
-News = Progressed | Formed | Broke | Left | TrainingNews
+News = Progressed | Formed | Broke | Left | TrainingNews | RemoteNodes
 WORKER_NEWS: MessageSet[News] = MessageSet("news of a worker", News, tag="news")
 
 

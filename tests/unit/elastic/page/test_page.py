@@ -11,6 +11,7 @@ import pytest
 
 from multiworld.elastic.job.history import Event
 from multiworld.elastic.job.options import JobOptions
+from multiworld.elastic.job.remote import remote_status
 from multiworld.elastic.job.trainings import Trainings
 from multiworld.elastic.launch.parser import run_parser
 from multiworld.elastic.page.metrics import metrics_text
@@ -18,10 +19,12 @@ from multiworld.elastic.page.site import page_html
 from multiworld.elastic.page.snapshot import Snapshot
 from multiworld.observe.access import may_read
 from multiworld.observe.sites import is_loopback
+from multiworld.world.launcher.remote_nodes import RemoteNodes
 from tests.unit.elastic.control.test_questions import job_status, three
 from tests.unit.elastic.job.test_trainings import fault, pipelines, trained
 from tests.unit.elastic.launch.test_arguments import options
 from tests.unit.exposition import check_with_promtool, checked_samples
+from tests.unit.world.launcher.test_remote_nodes import remote_node
 
 LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\[\\n"])*"'
 SAMPLE = re.compile(rf"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{{{LABEL}(?:,{LABEL})*\}})? (?P<value>[0-9.e+-]+)")
@@ -194,6 +197,17 @@ def test_the_trainings_are_sent_with_their_curves_and_apart_from_the_status() ->
     assert json.loads(shown.shown_json)["trainings"] == []
     assert json.loads(shown.status_json)["trainings"][0]["step"] == 4
     assert json.loads(json.dumps(shown.first["trainings"])) == json.loads(shown.trainings_json)
+
+
+def test_nodes_of_remote_tensors_are_sent_apart_from_the_status() -> None:
+    news = RemoteNodes(rank=0, syncs=3, nodes=(remote_node(1), remote_node(2, lost="it died")))
+    shown = snapshot(remote=remote_status(news, at=1000.0))
+    sent = json.loads(shown.remote_json)
+    assert [(each["number"], each["lost"]) for each in sent["nodes"]] == [(1, ""), (2, "it died")]
+    assert json.loads(shown.shown_json)["remote"] is None
+    assert json.loads(shown.status_json)["remote"] == sent
+    assert json.loads(json.dumps(shown.first["remote"])) == sent
+    assert snapshot().remote_json == "null"
 
 
 def test_metrics_and_page_have_the_pipelines_of_a_training() -> None:

@@ -245,6 +245,53 @@ function showTrainings(all) {
 }
 addEventListener("resize", () => showTrainings(trainings));
 
+// ---- remote tensors
+
+const nodeColumns = ["Node", "State", "Commands", "Sent", "Fetched", "Live tensors", "Memory"];
+const lineColumns = ["Line", "Waits for", "Times", "Waited", "Longest", "Received"], stale = 5;
+let remote = null;
+function size(bytes) {
+  if (bytes === null || bytes === undefined) return "–";
+  const unit = ["B", "kB", "MB", "GB", "TB"], power = Math.min(4, Math.floor(Math.log10(Math.max(bytes, 1)) / 3));
+  return `${Number((bytes / 1000 ** power).toPrecision(3))} ${unit[power]}`;
+}
+function rowOf(columns, cells) {
+  const row = make("tr", {}, ...cells.map(each => each instanceof Node ? each : make("td", {className: "n"}, each)));
+  columns.forEach((label, index) => { row.cells[index].dataset.label = label; });
+  return row;
+}
+function nodeRow(node) {
+  const came = node.generation >= 0, dot = !came ? "" : node.lost ? "lost" : "active";
+  const process = came ? `${node.host}, pid ${node.pid}, generation ${node.generation}` : "";
+  const state = make("td", {className: "wide"}, make("span", {className: "dot " + dot}),
+    !came ? "awaited" : node.lost ? "lost" : remote.ended ? "ended" : "alive");
+  const says = [node.lost, node.num_failures && `${count(node.num_failures)} failed ${plural(node.num_failures, "operation")}`,
+    node.num_waits && `the master was too far ahead ${times(node.num_waits)}`].filter(each => each);
+  if (says.length) state.append(make("br", {}), make("small", {}, " " + says.join("; ")));
+  const commands = make("td", {className: "n"}, count(node.num_commands));
+  if (node.num_unconfirmed) commands.append(make("br", {}), make("small", {}, ` ${count(node.num_unconfirmed)} to be confirmed`));
+  return rowOf(nodeColumns, [make("td", {className: "wide"}, make("b", {}, String(node.number)), make("br", {}), make("small", {}, " " + process)),
+    state, commands, size(node.sent_bytes), size(node.fetched_bytes), count(node.num_tensors), size(node.memory_bytes)]);
+}
+function showRemote(told) {
+  remote = told;
+  at("remote").hidden = !told;
+  if (!told) return;
+  at("remote-nodes").replaceChildren(...told.nodes.map(nodeRow));
+  at("remote-waits").hidden = !told.lines.length;
+  at("remote-lines").replaceChildren(...told.lines.map(each => rowOf(lineColumns, [
+    make("td", {className: "wide"}, each.line), make("td", {}, each.operations), count(each.num_waits),
+    took(each.waited_s), took(each.longest_s), size(each.received_bytes)])));
+  showRemoteAge();
+}
+function showRemoteAge() {
+  if (!remote) return;
+  const old = Date.now() / 1000 - remote.at, more = remote.left_out ? ` ${remote.left_out} nodes more.` : "";
+  const heard = remote.ended ? `, which has ended at ${clock(remote.at)}` :
+    old > stale ? `, which was heard last ${age(old)} ago` : "";
+  put(at("remote-about"), `The master is rank ${remote.rank}${heard}. It waited ${times(remote.syncs)} for a value.${more}`);
+}
+
 // ---- the job
 
 function showBanner() {
@@ -319,7 +366,8 @@ at("links").append(...[["status", "status as JSON"], ["metrics", "metrics for Pr
   make("a", {href: path + location.search}, says)));
 const known = first();
 if (known) { showStatus(known.status); showFailures(known.failures); showEvents(known.events);
-  showTrainings(known.trainings); }
+  showTrainings(known.trainings); showRemote(known.remote); }
 showBanner();
-setInterval(() => { showSince(); showBanner(); }, 5000);
-follow("events", {status: showStatus, failures: showFailures, events: showEvents, trainings: showTrainings}, showBanner);
+setInterval(() => { showSince(); showBanner(); showRemoteAge(); }, 5000);
+follow("events", {status: showStatus, failures: showFailures, events: showEvents, trainings: showTrainings,
+  remote: showRemote}, showBanner);
