@@ -55,6 +55,10 @@ def test_a_captured_step_trains(tmp_path: Path) -> None:
     assert refused.startswith(f"remote.capture: item at {path}:{line} in <module>: it waits for a value")
 
 
+def test_a_node_computes_while_batches_come(tmp_path: Path) -> None:
+    assert output_of(written(tmp_path, "remote_streams.py")).splitlines()[1:] == ["True"]
+
+
 def test_what_needs_a_failed_operation_says_where_that_was_issued(tmp_path: Path) -> None:
     path = written(tmp_path, "remote_errors.py")
     printed = output_of(path)

@@ -31,6 +31,7 @@ EXPECTED = {
     "serve_update.py": "after it: 0 errors, only answers of version 2: True",
     "train_pipeline_grows.py": "6 processes in ",  # two pipelines of 3 or three of 2, as the layers were measured
     "train_pipeline_templates.py": "5 nodes: pipelines: 1 of 3 nodes",
+    "remote_streams.py": "as computed here: True",
     "several_worlds.py": "green and blue go on: [20.0, 20.0]",
 }
 LAUNCHED = "elastic_worlds.py"

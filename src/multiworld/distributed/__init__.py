@@ -63,6 +63,7 @@ from .master_worker.factories import (
     ShortTensor,
     TensorFactory,
 )
+from .master_worker.streams import Event, Stream, current_stream, default_stream, stream, synchronize
 from .messages import (
     P2POp,
     batch_isend_irecv,
@@ -86,6 +87,7 @@ __all__ = [
     "ByteTensor",
     "CharTensor",
     "DoubleTensor",
+    "Event",
     "FloatTensor",
     "GroupMember",
     "HalfTensor",
@@ -96,6 +98,7 @@ __all__ = [
     "ReduceOp",
     "Request",
     "ShortTensor",
+    "Stream",
     "TensorFactory",
     "allGather",
     "allReduce",
@@ -109,6 +112,8 @@ __all__ = [
     "batch_isend_irecv",
     "broadcast",
     "current_node",
+    "current_stream",
+    "default_stream",
     "destroyProcessGroup",
     "destroy_process_group",
     "end_master_worker",
@@ -148,4 +153,6 @@ __all__ = [
     "scatter",
     "send",
     "send_tensors",
+    "stream",
+    "synchronize",
 ]

@@ -117,3 +117,26 @@ def test_a_backend_that_is_not_there_is_an_error_at_once_and_leaves_nothing() ->
     with pytest.raises(ValueError, match="unknown backend 'bogus'"):
         dist.init_master_worker(backend="bogus")
     assert not hasattr(torch.Tensor, "dist_send")
+
+
+def test_streams_and_events_have_the_names_of_torch_cuda(nodes: FakeNodes) -> None:
+    assert dist.current_stream() == dist.default_stream() == nodes[0].default_stream
+    one, other, event = dist.Stream(), dist.Stream(), dist.Event()
+    x = dist.FloatTensor(20, 20)
+    one.wait_stream(dist.default_stream())
+    with dist.stream(one):
+        assert dist.current_stream() is one
+        assert dist.current_stream(1) == nodes[1].default_stream
+        x.fill_(4)
+        event.record()
+    with dist.stream(other):
+        event.wait()
+        x.add_(1)
+    dist.default_stream().wait_stream(other)
+    assert torch.equal(x.dist_recv(), torch.full((20, 20), 5.0))
+    with dist.node(1), dist.stream(None):
+        assert dist.current_stream() == nodes[1].default_stream
+    dist.synchronize()
+    assert event.query()
+    with pytest.raises(ConnectError, match="there is no node 7"):
+        dist.Stream(7)

@@ -30,6 +30,7 @@ from ..protocol.messages import (
     NodeHello,
     NodeStatistics,
     OpenStream,
+    Outcome,
     Part,
     Refused,
     Welcome,
@@ -170,7 +171,7 @@ class Session:
                 raise self._failure from None
             raise
         finally:
-            self._shared.streams.end_all()
+            self._shared.end()
 
     def close(self) -> None:
         """Leave the worlds with other nodes."""
@@ -247,9 +248,10 @@ class Session:
             self._replies.say(said.request, statistics)
         elif isinstance(said, Drop):
             self._shared.is_dropping = True
-            self._shared.streams.end_all()
+            self._shared.end()
         elif isinstance(said, OpenStream):
             self._open_stream(said.number)
+            self._replies.say(said.request, Outcome(shown=None))
 
 
 def _join(manager: WorldManager, name: str, options: NodeOptions, backend: str) -> World:

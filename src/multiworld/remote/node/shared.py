@@ -48,7 +48,16 @@ class Shared:
         self.peers = Peers()
         self.bulk = bulk
         self._lock = threading.Lock()  # guards the lines below and above
+        self._announced = threading.Condition(self._lock)
         self._arrivals: dict[int, Arriving | Exception] = {}
+        self._is_over = False
+
+    def end(self) -> None:
+        """Nothing comes any more, and nothing is made: nobody waits for it."""
+        with self._announced:
+            self._is_over = True
+            self._announced.notify_all()
+        self.streams.end_all()
 
     def expect(self, arrives: Arrives) -> bool:
         """Receive a large tensor. On whichever thread the news came: the executor may be busy.
@@ -66,12 +75,17 @@ class Shared:
         return True
 
     def _keep(self, id_: int, arrival: Arriving | Exception) -> None:
-        with self._lock:
+        with self._announced:
             self._arrivals[id_] = arrival
+            self._announced.notify_all()
 
     def take_arrival(self, id_: int) -> Arriving:
-        """Its news came before the record that asks for it. Raises the error of one that there was no memory for."""
-        with self._lock:
+        """Its news was sent before the record that asks for it, but another thread may still be about to read it.
+
+        Raises the error of one that there was no memory for.
+        """
+        with self._announced:
+            self._announced.wait_for(lambda: id_ in self._arrivals or self._is_over)
             arrival = self._arrivals.pop(id_)
         if isinstance(arrival, Exception):
             raise arrival

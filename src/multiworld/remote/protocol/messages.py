@@ -140,9 +140,13 @@ class Drop:
 @message("open_stream")
 @dataclass(frozen=True, kw_only=True)
 class OpenStream:
-    """Execute what comes as stream ``number``, beside the others, until its last record."""
+    """Execute what comes as stream ``number``, beside the others, until its last record.
+
+    An ``Outcome`` is the reply to ``request``: from then on the node counts with that stream.
+    """
 
     number: int
+    request: int
 
 
 @message("meet")

@@ -189,13 +189,23 @@ class Session:
             stream.flush()
 
     def open_stream(self) -> CommandStream:
-        """Have the node execute one more stream beside the others. Raises RuntimeError if it is recoverable."""
+        """Have the node execute one more stream beside the others, and wait until it knows of that.
+
+        It would not wait for a tensor that is made on a stream that it does not know of. Raises NodeDeadError;
+        RuntimeError if the node is recoverable.
+        """
         if self.recovery is not None:
             raise RuntimeError(
                 f"node {self.number} is recoverable: what is executed again for it has one order, so it has one stream"
             )
         stream = self.streams.add()
-        self.tell(OpenStream(number=stream.number))
+        waited = Waited(next(self._requests), None, "stream", here())
+
+        def opened(link: Link) -> memoryview | ToMaster:
+            self._tell(OpenStream(number=stream.number, request=waited.request), lanes.CONTROL)
+            return self.reply_on(link, waited)
+
+        self._wait_for(waited, opened)
         self.has_streams = True
         return stream
 
