@@ -54,6 +54,9 @@ class Peers:
         self._join: Join = refuse_to_join
         self._tell: Callable[[Parted], object] = lambda parted: None
         self._worlds: dict[int, PeerWorld] = {}
+        self._told = threading.Condition()  # guards the next two, and who waits for a world
+        self._last = 0  # numbers grow, and the master's words come in their order
+        self._is_over = False
         self._left: deque[int] = deque()
 
     def use(self, join: Join, tell: Callable[[Parted], object]) -> None:
@@ -64,11 +67,17 @@ class Peers:
         """Form a world, or give it up, while the executor may be busy."""
         if isinstance(said, Meet):
             self._worlds[said.world] = PeerWorld(said, self._joined(said), partial(self._broke, said.world))
+            with self._told:
+                self._last = said.world
+                self._told.notify_all()
         elif said.world in self._worlds:
             self._worlds[said.world].part(said.session, said.reason)
 
     def abort(self) -> None:
         """The master is lost: whoever waits for another node goes on at once, with an error."""
+        with self._told:
+            self._is_over = True
+            self._told.notify_all()
         for world in list(self._worlds.values()):
             world.abort()
 
@@ -111,7 +120,12 @@ class Peers:
         }
 
     def _of(self, number: int) -> PeerWorld:
-        """Raises ProtocolError: a world is told of before the records that use it."""
+        """Return a world. The word of it was sent before, but another thread may still be about to read that.
+
+        Raises ProtocolError for one that was left, or if the master is lost.
+        """
+        with self._told:
+            self._told.wait_for(lambda: number <= self._last or self._is_over)
         world = self._worlds.get(number)
         if world is None:
             raise ProtocolError(f"there is no world {number} of several nodes")
