@@ -10,7 +10,7 @@ from collections.abc import Callable
 from multiworld.bench.report import Line
 
 from ..suite import Suite
-from . import cut, faults, fuzz, language_models, opinfo, overlap, replays, sizes, stream_programs, training
+from . import cut, faults, fuzz, language_models, opinfo, overlap, recovery, replays, sizes, stream_programs, training
 from .lines import copies, killed, operations, round_trips
 from .sides import INSTALL
 
@@ -42,12 +42,12 @@ ALONE: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "cut": ("one of four nodes on hosts of their own cut off (needs root)", cut.cut_off),
     "failed": ("one failed operation, 1,000 dependents", faults.failed),
     "replay": ("a captured step of 38 operations against the same step here", replays.line),
+    "recovery": ("a training whose node is killed at random points, and made anew each time", recovery.line),
     "soak": ("additions on two nodes, one of which is killed again and again", faults.soak),
 }
 UNWRITTEN = {
     "between": ("64 MB from node to node", "0 bytes through the master; at least 0.9 of a world's send"),
     "all-reduce": ("4 × 16 MB reduced", "at most 1.1× a world's; a dead member: error after at most 0.5 s"),
-    "recovery": ("killed at 100 random points, restored, replayed", "bit-identical; at most 2 s + replay"),
 }
 """What must hold as well. A line that is measured moves to ``COMPARED``, or to a mapping of lines without peers."""
 LINES = {
@@ -70,10 +70,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--round-trips", type=int, default=300, help="of each side in each turn (default 300)")
     parser.add_argument("--programs", type=int, default=10_000, help="of the lines fuzz and streams (default 10,000)")
     parser.add_argument("--operations", type=int, default=10_000_000, help="of the soak (default 10,000,000)")
+    parser.add_argument("--kills", type=int, default=100, help="of the line recovery (default 100)")
     parser.add_argument("--kill-every-s", type=float, default=30.0, help="in the soak (default 30)")
     options = parser.parse_args()
-    if options.alternations < 1 or options.round_trips < 2:
-        parser.error("--alternations: expected at least 1; --round-trips: at least 2")
+    if options.alternations < 1 or options.round_trips < 2 or options.kills < 1:
+        parser.error("--alternations and --kills: expected at least 1; --round-trips: at least 2")
     return options
 
 
