@@ -11,6 +11,8 @@ aten = torch.ops.aten
 
 ASKED: Final[frozenset[Any]] = frozenset({aten._embedding_bag.default, aten._embedding_bag_forward_only.default})
 """Their shapes depend on the path that the kernel takes: the node is asked, and the master waits."""
+CONTIGUOUS_OUT: Final[frozenset[Any]] = frozenset({aten.stack.out})
+"""An ``out=`` that they let grow is contiguous, also where a new result would not be."""
 _BATCH_NORMS: Final[frozenset[Any]] = frozenset({aten.native_batch_norm.default, aten._native_batch_norm_legit.default})
 _TRAINING: Final = 5  # the place of that argument
 

@@ -13,9 +13,10 @@ from torch import Tensor
 from ..protocol.outcomes import flat
 from ..protocol.specs import Spec, describe, number_of, spec_of
 from ..protocol.template import FLOAT, GENERATOR, TENSOR, Keywords, Template
-from .corrections import ASKED, corrected
+from .corrections import ASKED, CONTIGUOUS_OUT, corrected
 from .plan import Path, Plan, Returns
 from .refused import check_generator, check_operator, check_result
+from .strides import as_with_data
 
 
 class UnforeseeableError(Exception):
@@ -104,7 +105,7 @@ class Call:
         if "device" in kwargs:
             kwargs["device"] = torch.device("meta")
         try:
-            return self._func(*args, **kwargs)
+            return as_with_data(self._func, args, kwargs, self._func(*args, **kwargs))
         except NotImplementedError as error:
             if self._func._schema.is_mutable and not self._func._schema.returns:
                 return None  # it writes into its arguments, as a fused optimizer does
@@ -142,12 +143,13 @@ class Call:
         """Give an ``out=`` that grew the strides that a new result has; the kernels without data make it contiguous."""
         names = [argument.name for argument in self._func._schema.arguments if argument.is_out]
         plain = without_out(self._func) if any(path[0] in names for path in changed) else None
-        if plain is None:
+        if plain is None or self._func in CONTIGUOUS_OUT:
             return changed
         args = [self._meta(value, place) for place, value in enumerate(self._args)]
         kwargs = {name: self._meta(value, name) for name, value in self._kwargs.items() if name not in names}
         with suppress(NotImplementedError, RuntimeError):
-            for name, result in zip(names, flat(plain(*args, **kwargs)), strict=False):
+            results = as_with_data(plain, args, kwargs, plain(*args, **kwargs))
+            for name, result in zip(names, flat(results), strict=False):
                 spec = changed.get((name, None))
                 if spec is not None and result is not None and tuple(result.shape) == spec.size:
                     changed[name, None] = spec._replace(stride=tuple(result.stride()))
