@@ -105,7 +105,7 @@ def _operands(func: Any, args: Sequence[Any], kwargs: Keywords) -> list[Tensor]:
 
 def elementwise_strides(operands: Sequence[Tensor]) -> tuple[int, ...]:
     """Return the strides of the result of an elementwise operator, by operands without data; 0-dimensional ones too."""
-    shape = tuple(torch.broadcast_shapes(*(each.shape for each in operands)))
+    shape = tuple(torch.broadcast_shapes(*(each.shape for each in operands)))  # type: ignore[no-untyped-call]
     if all(tuple(each.shape) == shape for each in operands):
         same = _strides_of_same_shape(operands)
         if same is not None:
