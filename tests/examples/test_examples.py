@@ -24,6 +24,7 @@ EXPECTED = {
     "multi_host.py": "rank 2 of 3",
     "plain_torch_vs_worlds.py": "worlds: rank 2 was killed",
     "process_group_mode.py": "all ranks agree after the loss",
+    "remote_module.py": "the same bits as here: True",
     "remote_recovery.py": "the weights are the same",
     "rhombus.py": "each answered once, all equal",
     "serve_resnet.py": "bitwise equal to the whole model: True",
