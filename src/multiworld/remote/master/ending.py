@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import signal
 import sys
@@ -29,6 +30,8 @@ class Ending:
         # Behind the hook of the worlds, which is set already: handlers run last in, first out, so the worlds still
         # stand when this one runs.
         atexit.register(self.at_exit)
+        atexit.unregister(_hasten_after_interrupt)  # once in a process, behind all connections
+        atexit.register(_hasten_after_interrupt)
 
     def cancel(self) -> None:
         unwatch_process(self)
@@ -45,13 +48,28 @@ class Ending:
         """End the connection, and choose the status of the process."""
         error = getattr(sys, "last_type", None)  # of the error that ended the program
         try:
-            unseen = self._close(drop=error is not None and issubclass(error, KeyboardInterrupt))
+            unseen = self._close(drop=_was_interrupted())
         except KeyboardInterrupt:
             _end_with(SIGNALLED + signal.SIGINT)
             return
         report_unseen(unseen)
         if unseen and error is None:
             _end_with(FAILED)
+
+
+def _was_interrupted() -> bool:
+    """Whether an interrupt ended the program."""
+    error = getattr(sys, "last_type", None)
+    return error is not None and issubclass(error, KeyboardInterrupt)
+
+
+def _hasten_after_interrupt() -> None:
+    """Spare the interpreter its last search for garbage: with PyTorch's objects it takes more than a second.
+
+    Somebody waits for the prompt, and the memory goes back to the system anyway.
+    """
+    if _was_interrupted():
+        gc.freeze()
 
 
 def report_unseen(unseen: Sequence[RemoteError]) -> None:

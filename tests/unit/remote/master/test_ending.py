@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -80,6 +81,18 @@ def test_after_an_interrupt_the_nodes_drop_what_waits(statuses: list[int], monke
 def test_an_interrupt_while_the_end_waits_is_the_status(statuses: list[int]) -> None:
     end(Closed(error=KeyboardInterrupt))
     assert statuses == [130]
+
+
+@pytest.mark.parametrize(("error", "is_frozen"), [(KeyboardInterrupt, True), (ValueError, False)])
+def test_the_last_search_for_garbage_is_left_out_after_an_interrupt_only(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException], is_frozen: bool
+) -> None:
+    monkeypatch.setattr(sys, "last_type", error, raising=False)
+    try:
+        ending._hasten_after_interrupt()
+        assert bool(gc.get_freeze_count()) is is_frozen
+    finally:
+        gc.unfreeze()
 
 
 def test_nothing_is_printed_for_no_error(capsys: pytest.CaptureFixture[str]) -> None:
