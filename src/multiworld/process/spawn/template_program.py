@@ -30,6 +30,7 @@ def main(descriptor: int, parent: int, name: str) -> None:
     program: Program = getattr(importlib.import_module(module), function)
     share_memory()
     _Template(socket.socket(fileno=descriptor), parent, program).run()
+    os._exit(0)  # an interpreter with all that was imported takes long to end, and the parent waits for it
 
 
 class _Template:
