@@ -63,7 +63,7 @@ class Executor:
             **Calls(
                 shared, replies, arrive=self._arrive, tell_failures=self._tell_failures, failed=self.failure
             ).handlers,
-            **Snapshots(shared.table, shared.bulk, replies, self).handlers,
+            **Snapshots(shared, replies, self).handlers,
             **self._graphs.handlers,
             **shared.peers.handlers(shared, arrive=self._arrive, failed=self.failure),
         }
@@ -138,6 +138,8 @@ class Executor:
             if lost is not None:
                 return lost.failure
             plan = Plan(decode(question.template), self._shared.allowed)
+            if self._shared.sending:  # it may write them
+                self._shared.wait_sends([table[id_] for id_ in question.ids])
             returned = plan.call([table[id_] for id_ in question.ids], question.floats)  # type: ignore[misc]
             shown, tensors = show(returned)
             for id_, tensor in zip(question.outputs, tensors, strict=False):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
 
 from ...errors import MultiworldError, ProtocolError
-from ...world.world import World
 from ..protocol import lanes, records
 from ..protocol.messages import TO_MASTER, Failed, Outcome
 from ..protocol.recovering import (
@@ -26,8 +26,15 @@ from ..protocol.recovering import (
     read_snapshot,
 )
 from ..protocol.specs import describe
+from .held_memory import MIN_BYTES, HeldMemory
 from .replies import Replies
+from .shared import Shared
 from .table import Entry, Lost, Table, memory_id
+
+logger = logging.getLogger(__name__)
+
+GIVEN_UP: Final = torch.empty(0, dtype=torch.uint8)
+"""Comes in place of a part of a memory, when there is no snapshot after all."""
 
 
 class ReplayError(MultiworldError):
@@ -68,8 +75,8 @@ class Stream(Protocol):
 class Snapshots:
     """``handlers``: by the number of the record; each gets the body of one, on the thread of the stream."""
 
-    def __init__(self, table: Table, bulk: World, replies: Replies, stream: Stream) -> None:
-        self._table, self._bulk, self._replies, self._stream = table, bulk, replies, stream
+    def __init__(self, shared: Shared, replies: Replies, stream: Stream) -> None:
+        self._shared, self._table, self._replies, self._stream = shared, shared.table, replies, stream
         self.handlers: dict[int, Callable[[bytes], object]] = {
             RecoveryKind.SNAPSHOT: self._take,
             RecoveryKind.RESTORE: self._restore,
@@ -84,21 +91,47 @@ class Snapshots:
         self._stream.report()  # the master forgets what is before a snapshot, and must know what failed there
         try:
             taken = _Taken(self._table, self._stream.position)
-            # The copies are made before the next operation may write, and sent while it runs.
-            copies = [memory.clone() for memory in taken.memories]
+            held = [self._hold(memory) for memory in taken.memories]
             encoded = taken.manifest().encode()
         except Exception as error:  # no memory for the copies: there is no snapshot, and all else goes on
             self._replies.fail(request, self._stream.failure(error))
             return
         self._replies.answer(request, encoded)
-        threading.Thread(target=self._send, args=(copies, request), name="multiworld-snapshot", daemon=True).start()
+        threading.Thread(target=self._send, args=(held, request), name="multiworld-snapshot", daemon=True).start()
 
-    def _send(self, copies: list[Tensor], request: int) -> None:
-        with suppress(MultiworldError):  # the master is lost, or this process ends
-            for chunk in chunks([len(copied) for copied in copies]):
-                parts = [copies[part.memory][part.begin : part.end].cpu() for part in chunk]
-                sending = self._bulk.start_send_tensors(parts, lanes.MASTER, lanes.FIRST_REPLY + request, None)
-                self._bulk.wait_thread(sending, lanes.MASTER, None)
+    def _hold(self, memory: Tensor) -> HeldMemory:
+        """Keep a memory as it is now. Raises what a copy raises."""
+        held = HeldMemory(memory)
+        if held.num_bytes < MIN_BYTES:
+            held.copy()
+            if held.error is not None:
+                raise held.error
+        else:
+            self._shared.note_sending(memory, held.copied, held.copy)
+        return held
+
+    def _send(self, held: list[HeldMemory], request: int) -> None:
+        """On a thread of its own, while operations go on: each memory is copied in its turn, or before a write."""
+        try:
+            sent = 0
+            for chunk in chunks([each.num_bytes for each in held]):
+                for each in held[sent : chunk[0].memory]:
+                    each.drop()
+                sent = chunk[0].memory
+                self._send_parts([held[part.memory].take(part.begin, part.end) for part in chunk], request)
+        except MultiworldError:
+            return  # the master is lost, or this process ends
+        except Exception as error:  # no memory for a copy
+            logger.warning("a snapshot was given up: %s", error)
+            with suppress(MultiworldError):
+                self._send_parts([GIVEN_UP], request)
+        finally:
+            for each in held:
+                each.drop()
+
+    def _send_parts(self, parts: list[Tensor], request: int) -> None:
+        sending = self._shared.bulk.start_send_tensors(parts, lanes.MASTER, lanes.FIRST_REPLY + request, None)
+        self._shared.bulk.wait_thread(sending, lanes.MASTER, None)
 
     def _restore(self, body: bytes) -> None:
         request, definitions, manifest = read_restore(body)
@@ -115,8 +148,8 @@ class Snapshots:
     def _received(self, request: int, manifest: Manifest) -> list[tuple[Tensor, StoredMemory]]:
         memories = [torch.empty(stored.num_bytes, dtype=torch.uint8) for stored in manifest.memories]
         for chunk in chunks([len(memory) for memory in memories]):
-            receive = self._bulk.start_recv_tensors(lanes.MASTER, lanes.FIRST_REPLY + request, None)
-            self._bulk.wait_for(receive, lanes.MASTER, None)
+            receive = self._shared.bulk.start_recv_tensors(lanes.MASTER, lanes.FIRST_REPLY + request, None)
+            self._shared.bulk.wait_for(receive, lanes.MASTER, None)
             for part, values in zip(chunk, receive.result(), strict=True):
                 memories[part.memory][part.begin : part.end] = values
         return list(zip(memories, manifest.memories, strict=True))

@@ -13,9 +13,10 @@ from typing import Final
 from torch import Tensor
 
 from ...wire.progress.operation import Operation
-from ..errors import NodeDeadError, NotReplayableWarning
+from ..errors import NodeDeadError, NodeMemoryError, NotReplayableWarning
 from ..protocol import recovering
 from ..protocol.calls import DeclaredCall
+from ..protocol.messages import OUT_OF_MEMORY
 from ..protocol.specs import Spec
 from ..session.lifetime import Link
 from ..session.session import Session
@@ -154,7 +155,7 @@ class NodeRecovery:
     # ---- snapshots
 
     def take_snapshot(self) -> None:
-        """Have the node take one, and keep it. Raises NodeDeadError if it is lost meanwhile."""
+        """Have the node take one, and keep it. Raises NodeDeadError if it is lost meanwhile, NodeMemoryError."""
         session, link = self.session, self.session.link
         waited = session.ask_for(recovering.snapshot, "a snapshot", "recoverable()", is_users=False)
         try:
@@ -164,6 +165,14 @@ class NodeRecovery:
             assert isinstance(encoded, memoryview)
             assert waited.position is not None
             snapshot = receive(link, waited.request, waited.position, bytes(encoded), self._allocate)
+            if snapshot is None:
+                raise NodeMemoryError(
+                    session.number,
+                    "a snapshot",
+                    waited.line,
+                    OUT_OF_MEMORY,
+                    "there is none for copies of what is written",
+                )
         finally:
             self._log.done(waited.request)
         with self._replaced:

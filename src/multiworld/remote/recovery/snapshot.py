@@ -40,8 +40,8 @@ class Snapshot:
 
 
 @plainly
-def receive(link: Link, request: int, position: int, encoded: bytes, allocate: Allocate) -> Snapshot:
-    """Receive the memories of a snapshot. Raises the error of a world that is broken."""
+def receive(link: Link, request: int, position: int, encoded: bytes, allocate: Allocate) -> Snapshot | None:
+    """Receive the memories of a snapshot; None: the node gave it up. Raises the error of a world that is broken."""
     manifest = read_manifest(encoded)
     memory = allocate(manifest.num_bytes)
     memories = _parts(memory, manifest)
@@ -49,6 +49,8 @@ def receive(link: Link, request: int, position: int, encoded: bytes, allocate: A
         receive = link.bulk.start_recv_tensors(lanes.NODE, lanes.FIRST_REPLY + request, None)
         values = link.bulk.wait_thread(receive, lanes.NODE, None)
         assert isinstance(values, list)
+        if [len(each) for each in values] != [part.end - part.begin for part in chunk]:
+            return None
         for part, each in zip(chunk, values, strict=True):
             memories[part.memory][part.begin : part.end] = each
     return Snapshot(position, encoded, manifest, memory)
