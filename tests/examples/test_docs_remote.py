@@ -24,12 +24,15 @@ def written(folder: Path, name: str, page: str = PAGE) -> Path:
     return path
 
 
-def output_of(path: Path) -> str:
-    """Run a program of the page to its end, with one thread, as two nodes share two cores."""
+def output_of(path: Path, *, said: str = "") -> str:
+    """Run a program of the page to its end, with one thread, as two nodes share two cores.
+
+    ``said``: an expression for each line of its standard error.
+    """
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
     ran = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=50, env=variables)
     assert ran.returncode == 0, ran.stderr
-    assert not ran.stderr
+    assert all(said and re.match(said, line) for line in ran.stderr.splitlines()), ran.stderr
     return ran.stdout
 
 
@@ -57,6 +60,13 @@ def test_a_captured_step_trains(tmp_path: Path) -> None:
 
 def test_a_node_computes_while_batches_come(tmp_path: Path) -> None:
     assert output_of(written(tmp_path, "remote_streams.py")).splitlines()[1:] == ["True"]
+
+
+def test_a_training_survives_its_node(tmp_path: Path) -> None:
+    printed = output_of(
+        written(tmp_path, "remote_recovery.py"), said=r"world 'remote-1(-bulk)?' .* lost rank 1, which died"
+    )
+    assert re.fullmatch(r"loss \d\.\d{3}, made anew 1 time\n", printed)
 
 
 def test_what_needs_a_failed_operation_says_where_that_was_issued(tmp_path: Path) -> None:
