@@ -32,7 +32,7 @@ def trained_on(device: str) -> dict[str, Tensor]:
     for _ in range(NUM_STEPS):
         loss = nn.functional.cross_entropy(model(inputs.to(device)), labels.to(device))
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     print(f"on {device}: loss {loss.item():.4f}")
     return {name: value.cpu() for name, value in model.state_dict().items()}
