@@ -51,6 +51,7 @@ class Overlap:
     def send(self) -> None:
         with self._copying:
             self._kept = self._node.send(self._here, non_blocking=True)
+            self._kept[:1].clone()  # the stream waits for all of it
 
     def fetch(self) -> None:
         with self._copying:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..channel.payload.small_message import Received, SmallMessage
 from ..channel.payload.tensors import memory_of
-from ..errors import MultiworldError, again
+from ..errors import MultiworldError, RequestCancelledError, again
 from ..wire.progress.operation import Operation
 from ..world.world import World
 
@@ -33,6 +33,12 @@ class Lane:
                 raise self._error if not isinstance(self._error, MultiworldError) else again(self._error)
             if receive is not None:
                 self._world.wait_for(receive, self._peer, None)
+
+    def close(self) -> None:
+        """Nothing more comes: do not wait for it."""
+        receive = self._last.present
+        if receive is not None:
+            receive.cancel(RequestCancelledError(self._world.name, self._world.generation, "a lane"))
 
     def _ended(self, error: Exception) -> None:
         self._error = error

@@ -193,6 +193,7 @@ class Session:
             if not batch:
                 return True
             executor.execute(batch)
+        commands.close()
         return False
 
     def _open_stream(self, number: int) -> None:

@@ -115,6 +115,11 @@ class CommandQueue:
         return self.position + len(self.waiting)
 
     @property
+    def num_unexecuted(self) -> int:
+        """How many may be executed still, with those that wait; no batch may be taken meanwhile."""
+        return self.end - self.confirmed
+
+    @property
     def behind(self) -> int:
         """The position behind the last command that is no free; no batch may be taken meanwhile."""
         return self.end if self.waiting else self._behind_sent

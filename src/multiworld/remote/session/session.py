@@ -223,7 +223,9 @@ class Session:
     def _heard(self, message: memoryview) -> None:
         said = TO_MASTER.decode(message)
         if isinstance(said, Executed):
-            self.streams.numbered(said.stream).executed(said)
+            stream = self.streams.numbered(said.stream)
+            if stream is not None:
+                stream.executed(said)
         elif isinstance(said, Declined):
             self._large.give_up(said.id)
         elif isinstance(said, Parted):
@@ -535,7 +537,8 @@ class Session:
         if lost is not None:
             lost._death_was_seen = True
         where = by_uid.get(failed.session, self)
-        return where.streams.numbered(failed.stream).failures.seen(failed)
+        stream = where.streams.numbered(failed.stream)
+        return (stream or where.stream).failures.seen(failed)
 
     # ---- the end
 

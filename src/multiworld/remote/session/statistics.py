@@ -107,17 +107,18 @@ def asked(sessions: Sequence[Session], timeout_s: float) -> dict[int, NodeStatis
 def _report(sessions: Sequence[Session], answer: NodeStatistics | None) -> NodeReport:
     last = sessions[-1]
     streams = [stream for session in sessions for stream in session.streams.all()]
+    ended = [session.streams.ended for session in sessions]
     return NodeReport(
         number=last.number,
         generation=last.generation,
         lost=last.dead or last.ended or "",
         host="" if last.hello is None else last.hello.host,
         pid=0 if last.hello is None else last.hello.pid,
-        num_commands=sum(stream.queue.position for stream in streams),
+        num_commands=sum(stream.queue.position for stream in streams) + sum(each.num_commands for each in ended),
         num_unconfirmed=0 if last.is_over else sum(stream.queue.num_unconfirmed for stream in last.streams.all()),
         sent_bytes=sum(session.statistics.sent_bytes for session in sessions),
         fetched_bytes=sum(session.statistics.fetched_bytes for session in sessions),
-        num_waits=sum(stream.room.num_waits for stream in streams),
+        num_waits=sum(stream.room.num_waits for stream in streams) + sum(each.num_waits for each in ended),
         num_failures=sum(stream.failures.total for stream in streams),
         num_tensors=None if answer is None else answer.num_tensors,
         memory_bytes=None if answer is None else answer.memory_bytes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from ..protocol import records
@@ -14,20 +15,30 @@ from .command_stream import CommandStream
 Make = Callable[[int, list[int]], CommandStream]
 
 
+@dataclass
+class Counts:
+    """What streams have done that are kept no more."""
+
+    num_commands: int = 0
+    num_waits: int = 0
+
+
 class Streams:
-    """``first``: stream 0, which is always there. Numbers are never used twice."""
+    """``first``: stream 0, which is always there. ``ended``: of streams that are over. Numbers are never used twice."""
 
     def __init__(self, make: Make, lock: threading.RLock) -> None:
         """``make`` is called with the number of a stream, and with the list of ids to be freed, which all share."""
         self._make, self._lock = make, lock
         self._freed: list[int] = []
         self.first = make(0, self._freed)
+        self.ended = Counts()
         self._by_number = {0: self.first}
         self._numbers = itertools.count(1)
         self._threads = threading.local()
 
     def add(self) -> CommandStream:
         with self._lock:
+            self._forget_ended()
             number = next(self._numbers)
             stream = self._make(number, self._freed)
             for each in (self.first, stream):
@@ -36,17 +47,25 @@ class Streams:
         return stream
 
     def all(self) -> list[CommandStream]:
-        """Return all that ever were: failures of a closed one can still be asked for."""
+        """Return those that may still be heard of: failures of a closed one can still be asked for."""
         return list(self._by_number.values())
 
-    def numbered(self, number: int) -> CommandStream:
-        return self._by_number[number]
+    def numbered(self, number: int) -> CommandStream | None:
+        return self._by_number.get(number)
 
     def flush_others(self, stream: CommandStream) -> None:
         """Send what the other streams have: somebody is about to wait for a command that may need it."""
         for each in self.all():
             if each is not stream and each.queue.waiting:
                 each.flush(may_wait=False)
+
+    def _forget_ended(self) -> None:
+        for number, stream in list(self._by_number.items()):
+            last = stream.last_position
+            if last is not None and stream.is_confirmed(last) and not stream.failures.total:
+                self.ended.num_commands += stream.queue.position
+                self.ended.num_waits += stream.room.num_waits
+                del self._by_number[number]
 
     # ---- which one a thread uses
 
@@ -87,6 +106,6 @@ class Streams:
 
         Called with the lock, after the ids were taken: all commands that use one of them were appended before.
         """
-        others = [Passed(each.number, each.queue.end) for each in self.all() if each is not stream]
-        passed = [each for each in others if each.position > self._by_number[each.stream].queue.confirmed]
+        others = [each for each in self.all() if each is not stream and each.queue.num_unexecuted]
+        passed = [Passed(each.number, each.queue.end) for each in others]
         return records.release(ids, passed) if passed else records.free(ids)

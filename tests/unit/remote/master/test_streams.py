@@ -47,8 +47,8 @@ def test_operations_of_a_thread_go_to_its_stream_and_back_to_the_default_one(fak
         assert node.current_stream() is stream
         x = node.ones(3)
         x += 1
+        assert values(x).tolist() == [2, 2, 2]
     assert fake.session.stream.queue.end == 0
-    assert values(x).tolist() == [2, 2, 2]
 
 
 def test_another_thread_stays_on_its_own_stream(fake: FakeNode) -> None:
@@ -191,6 +191,19 @@ def test_a_closed_stream_executes_what_it_has_and_takes_nothing_more(fake: FakeN
             use()
     with pytest.raises(ValueError, match="default stream"):
         fake.node.default_stream.close()
+
+
+def test_streams_that_are_over_leave_nothing_but_their_counts(fake: FakeNode) -> None:
+    for number in range(20):
+        with fake.node.stream() as stream:
+            fake.node.ones(3)
+        stream.close()
+        fake.node.synchronize()
+        assert len(fake.session.streams.all()) == 2, number
+    assert fake.session.streams.ended.num_commands >= 19 * 3
+    assert len(fake.there._stream_threads) <= 2  # the one before may be about to end
+    fake.there.join_streams()
+    assert fake.num_tensors == 0
 
 
 def test_closing_the_stream_that_is_used_ends_its_use(fake: FakeNode) -> None:
