@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from multiworld.remote import PlaceMismatchError, RemoteTensor, UnsupportedOperationError
+from multiworld.remote import PlaceMismatchError, RemoteOperationError, RemoteTensor, UnsupportedOperationError
 from multiworld.remote.master.node import Node
+from multiworld.remote.node.operators import OperatorRefusedError
 
 __all__ = ["Finding", "Found", "compare"]
 
@@ -138,7 +139,8 @@ def _run(place: Place, function: Callable[..., Any], sample: Any, *, backward: b
     def grads() -> list[Any]:
         generator = torch.Generator().manual_seed(SEED)
         weights = [place.twin(torch.randn(each.shape, dtype=each.dtype, generator=generator)) for each in outputs]
-        return list(torch.autograd.grad(outputs, inputs, weights, allow_unused=True))
+        torch.autograd.backward(outputs, weights)
+        return [each.grad for each in inputs]
 
     return Outcome(results, grads)
 
@@ -182,7 +184,10 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def _error(name: str, is_backward: bool, error: Exception) -> Finding:
-    found = Found.REFUSED if isinstance(error, (PlaceMismatchError, UnsupportedOperationError)) else Found.FAILED
+    is_refused = isinstance(error, (PlaceMismatchError, UnsupportedOperationError)) or (
+        isinstance(error, RemoteOperationError) and error.kind == OperatorRefusedError.__name__
+    )
+    found = Found.REFUSED if is_refused else Found.FAILED
     return Finding(
         name, is_backward, found, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
     )
