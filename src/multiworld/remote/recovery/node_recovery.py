@@ -81,8 +81,8 @@ class NodeRecovery:
             self._log: CommandLog[tuple[Tensor, Spec]] = CommandLog(
                 stream.queue.position, stream.definitions, max_bytes, notice
             )
+            session.recovery = self  # first: it raises for a node that has streams
             stream.queue.log = self._log
-            session.recovery = self
             session.before_call = self._before_call
 
     @property
@@ -215,9 +215,8 @@ class NodeRecovery:
     def _send_last(self, position: int) -> int:
         """With the session's lock: after this the session sends by itself again."""
         session = self.session
-        # A node that has executed all this was not lost by it.
-        session.stream.queue.append((recovering.REPORT, "a recovery", None))
-        session.stream.flush(may_wait=False)  # what waits is taken into the log
+        # What waits is taken into the log. A node that reports behind it, as it has executed all, was not lost by it.
+        session.stream.request((recovering.REPORT, "a recovery", None))
         for part in self._log.repeated(position):
             self._start_sending(part)
             position = part.end

@@ -85,7 +85,7 @@ def reports(sessions: Sequence[Session], timeout_s: float = ASK_S) -> dict[int, 
 
 def asked(sessions: Sequence[Session], timeout_s: float) -> dict[int, NodeStatistics]:
     """Return what each node says of itself, by number, of those that say it within ``timeout_s``."""
-    alive = [session for session in sessions if not session.is_over]
+    alive = [session for session in sessions if not session.is_over and session.away is None]
     answers: dict[int, NodeStatistics] = {}
     changed = threading.Condition()
 
@@ -111,7 +111,7 @@ def _report(sessions: Sequence[Session], answer: NodeStatistics | None) -> NodeR
     return NodeReport(
         number=last.number,
         generation=last.generation,
-        lost=last.dead or last.ended or "",
+        lost=last.dead or last.ended or last.away or "",
         host="" if last.hello is None else last.hello.host,
         pid=0 if last.hello is None else last.hello.pid,
         num_commands=sum(stream.queue.position for stream in streams) + sum(each.num_commands for each in ended),

@@ -375,3 +375,29 @@ def test_a_captured_step_is_defined_again_and_replays_are_executed_again(fake: F
     assert values(counter).tolist() == [4] * 4
     del before
     recovery.close()
+
+
+def test_a_node_that_comes_back_during_a_capture_adds_nothing_to_the_step(
+    fake: FakeNode, recovery: NodeRecovery
+) -> None:
+    x = fake.node.send(torch.ones(4))
+    with capture(x) as step:
+        y = x + 1
+        lose_and_replace(fake)
+        step.returns(y * 2)
+    assert "2 operations" in repr(step)
+    assert values(step(x)).tolist() == [4] * 4
+
+
+def test_a_node_with_streams_is_refused_and_nothing_is_kept_of_it(fake: FakeNode) -> None:
+    stream = fake.node.stream()
+    with pytest.raises(RuntimeError, match="node 1 has streams"):
+        NodeRecovery(fake.session)
+    assert (fake.session.stream.queue.log, fake.session.recovery) == (None, None)
+    stream.close()
+
+
+def test_a_recoverable_node_refuses_streams(fake: FakeNode, recovery: NodeRecovery) -> None:
+    with pytest.raises(RuntimeError, match="node 1 is recoverable"):
+        fake.node.stream()
+    assert recovery.num_records == 0
