@@ -126,7 +126,7 @@ class Node:
     # ---- what it does
 
     def send(self, tensor: Tensor, *, non_blocking: bool = False) -> RemoteTensor:
-        """Return a copy of a local tensor on this node.
+        """Return a copy of a tensor on this node: of the master's, or of another node's. No gradient passes through it.
 
         ``non_blocking``: do not wait until it was sent; leave its memory alone until the copy was fetched or used.
         """

@@ -27,7 +27,8 @@ def load(module: nn.Module, session: Session) -> nn.Module:
 def _moved(tensor: Tensor, session: Session, moved: dict[int, Any]) -> Any:
     there = moved.get(id(tensor))
     if there is None:
-        there = tensor if isinstance(tensor, RemoteTensor) else send(RemoteTensor, session, tensor)
+        is_there = isinstance(tensor, RemoteTensor) and tensor._session is session
+        there = tensor if is_there else send(RemoteTensor, session, tensor)
         if isinstance(tensor, nn.Parameter):
             there = nn.Parameter(there, requires_grad=tensor.requires_grad)
             if tensor.grad is not None:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..between.worlds import Between, between_of
 from ..errors import UnsupportedOperationError
@@ -26,8 +27,19 @@ MASTER = Place(None)
 
 
 def send(cls: type[Any], session: Session, tensor: Tensor, *, wait: bool = True) -> Any:
-    """Return a copy of a local tensor on a node. ``wait``: until the memory of ``tensor`` may be changed."""
+    """Return a copy of a tensor on a node. ``wait``: until the memory of a local ``tensor`` may be changed.
+
+    Raises TypeError for what is no tensor, or one that is made of others.
+    """
     session.check_usable("send")
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"send takes a tensor, got {type(tensor).__name__}: make one with torch.tensor(...)")
+    if isinstance(tensor, cls):
+        remote = tensor.detach()
+        there = copied(cls, remote, Place(session), "send")
+        return there.clone() if there is remote else there
+    if is_traceable_wrapper_subclass(tensor):
+        raise TypeError(f"send: a {type(tensor).__name__} is made of other tensors: send each of them")
     if tensor.layout is not torch.strided:
         raise UnsupportedOperationError("send", f"the tensor is {tensor.layout}", "Send tensor.to_dense()")
     id_ = next_id()

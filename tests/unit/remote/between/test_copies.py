@@ -6,6 +6,7 @@ import threading
 
 import pytest
 import torch
+from torch import nn
 
 from multiworld.remote.errors import NodeDeadError, RemoteOperationError
 from multiworld.remote.node import copies
@@ -157,3 +158,23 @@ def test_many_threads_copy_in_all_directions(nodes: FakeNodes) -> None:
     for thread in threads:
         thread.join()
     assert found == [True] * 100
+
+
+def test_what_is_sent_from_another_node_is_a_copy(nodes: FakeNodes) -> None:
+    source = nodes[1].ones(3, requires_grad=True)
+    with no_sync():
+        there, here = nodes[2].send(source), nodes[1].send(source)
+    with torch.no_grad():
+        source.add_(1)
+    assert (there.get_node(), here.get_node(), there.requires_grad) == (2, 1, False)
+    assert values(there).tolist() == values(here).tolist() == [1, 1, 1]
+
+
+def test_a_module_is_loaded_from_another_node(nodes: FakeNodes) -> None:
+    net = nn.Linear(2, 2)
+    nodes[1].load(net)
+    weight = values(net.weight)
+    nodes[2].load(net)
+    assert remote_of(net.weight).get_node() == 2
+    assert isinstance(net.weight, nn.Parameter)
+    assert torch.equal(values(net.weight), weight)

@@ -9,6 +9,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 from multiworld.remote.errors import PlaceMismatchError
 from multiworld.remote.master.node import Node
@@ -81,3 +82,12 @@ def test_a_gradient_comes_home_from_a_node_and_is_added_to_that_of_the_master(no
 def test_a_tensor_of_the_master_is_not_written_by_a_node(node: Node) -> None:
     with pytest.raises(PlaceMismatchError, match="the master, and is written"):
         torch.ones(2).add_(node.ones(2))
+
+
+def test_what_is_no_tensor_or_is_made_of_others_is_not_sent(node: Node) -> None:
+    with pytest.raises(TypeError, match=r"send takes a tensor, got int: make one with torch.tensor"):
+        node.send(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="send: a TwoTensor is made of other tensors: send each of them"):
+        node.send(TwoTensor(torch.ones(2), torch.ones(2)))  # type: ignore[no-untyped-call]
+    with pytest.raises(NotImplementedError, match="no data"):
+        node.send(torch.ones(2, device="meta"))
