@@ -64,3 +64,13 @@ def test_nodes_of_a_job_are_a_table_with_the_lines_that_wait() -> None:
 def test_a_job_is_not_asked_for_nodes_at_addresses(capsys: pytest.CaptureFixture[str]) -> None:
     assert nodes.main(["tcp://127.0.0.1:9", "--job", "x"]) == 2
     assert "leave the addresses out" in capsys.readouterr().err
+
+
+def test_without_a_job_the_error_names_the_addresses(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("multiworld.elastic.control.client.unix_sockets", str)
+    assert nodes.main([]) == 1
+    assert "Nodes at addresses are listed by multiworld nodes tcp://HOST:PORT,..." in capsys.readouterr().err
+    assert nodes.main(["--job", "another"]) == 1
+    assert "Nodes at addresses" not in capsys.readouterr().err

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from ..remote.served import NodeState
 
 NODES, SERVE = "multiworld nodes", "multiworld nodes serve"
+AT_ADDRESSES = f"Nodes at addresses are listed by {NODES} tcp://HOST:PORT,..."
 PORT = 29500
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 EPILOG = """\
-With addresses the nodes there are asked, and MULTIWORLD_TOKEN must be theirs. Without, a running job is:
-the only one of this host, or that of --job or --endpoint, whose token MULTIWORLD_TOKEN must be over the network. Its
-nodes are shown as their master told the launcher last. Listing disturbs no master; the state is a second old or two.
+With addresses, the nodes there are asked: MULTIWORLD_TOKEN must be theirs. Without, a running job is asked: the only
+one of this host, or that of --job or --endpoint. Over the network MULTIWORLD_TOKEN must be the job's. Its nodes are
+shown as their master told the launcher last. Listing disturbs no master; the state is a second or two old.
 
 'multiworld nodes serve' starts a node here: see its --help.
 
@@ -100,13 +101,15 @@ def command_parser() -> CommandParser:
 
 
 def _list_job(options: argparse.Namespace) -> None:
-    with conversation(options) as talk:
-        status = talk.ask(StatusOf(), JobStatus)
+    try:
+        with conversation(options) as talk:
+            status = talk.ask(StatusOf(), JobStatus)
+    except ControlError as error:
+        if options.endpoint is not None or options.job is not None:
+            raise
+        raise ControlError(f"{error}. {AT_ADDRESSES}") from None
     if status.remote is None:
-        raise ControlError(
-            f"no program of the job {status.job} has nodes of remote tensors. Those at addresses are listed by "
-            f"{NODES} tcp://HOST:PORT,..."
-        )
+        raise ControlError(f"no program of the job {status.job} has nodes of remote tensors. {AT_ADDRESSES}")
     print(json.dumps(asdict(status.remote), indent=2) if options.json else render_job(status.remote))
 
 

@@ -193,7 +193,7 @@ class WorldManager:
         async def connect() -> TCPStore:
             stores = Stores(self._loop, self._secret, self._host)
             dialing = drive(stores.client(url, url, timeout_s, unreachable))
-            timer = self._loop.call_later(timeout_s, partial(_cancel, dialing, last))
+            timer = self._loop.call_later(timeout_s, partial(_cancel, dialing, url, last))
             try:
                 return await dialing
             finally:
@@ -646,8 +646,8 @@ class WorldManager:
         self._loop.abandon_after_fork()
 
 
-def _cancel(dialing: Operation[TCPStore], last: list[str]) -> None:
-    dialing.cancel(StoreError("", last[0]))
+def _cancel(dialing: Operation[TCPStore], url: str, last: list[str]) -> None:
+    dialing.cancel(StoreError(url, last[0]))
 
 
 def _break(world: World, error: WorldBrokenError) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
 import threading
 
-from ...errors import MultiworldError, StoreError
+from ...errors import JoinRefusedError, MultiworldError, StoreError
 from ...store.base import parse_store_url
 from ...store.tcp import TCPStore
 from ...wire.progress.waiting import wait_blocking
@@ -18,6 +19,9 @@ from ..master.roster import NodePlace
 from ..served import JOB, MASTER_KEY, NUMBER_KEY
 from .settings import Settings
 
+logger = logging.getLogger(__name__)
+
+PATIENCE_S = 5.0
 SEPARATOR = "#"
 """Between the name of a master and what tells two claims of one process apart."""
 
@@ -54,7 +58,9 @@ def connect_to(addresses: str, settings: Settings, timeout_s: float) -> Nodes:
 
 
 def urls_of(addresses: str) -> list[str]:
-    """Return ``tcp://HOST:PORT`` of each. Raises ValueError."""
+    """Return ``tcp://HOST:PORT`` of each. Raises ValueError, TypeError."""
+    if not isinstance(addresses, str):
+        raise TypeError(f'addresses is one string, as "tcp://a:29500,b:29500", got {type(addresses).__name__}')
     parts = [part.strip() for part in addresses.split(",")]
     urls = [str(parse_store_url(part if "://" in part else f"tcp://{part}")) for part in parts]
     twice = {url for url in urls if urls.count(url) > 1}
@@ -66,10 +72,7 @@ def urls_of(addresses: str) -> list[str]:
 def _claim(manager: WorldManager, url: str, timeout_s: float) -> TCPStore:
     """Be the one master of a node, for as long as the client that is returned is connected."""
     me = f"process {os.getpid()} on {socket.gethostname()}{SEPARATOR}{secrets.token_hex(8)}".encode()
-    try:
-        client = wait_blocking(manager.start_store_client(url, timeout_s))
-    except MultiworldError as error:
-        raise ConnectError(f"no node can be reached at {url}: {error}") from None
+    client = _client(manager, url, timeout_s)
     try:
         holder = wait_blocking(client.compare_set(MASTER_KEY, None, me, lease=True))
     except BaseException:
@@ -82,6 +85,31 @@ def _claim(manager: WorldManager, url: str, timeout_s: float) -> TCPStore:
             "a time: wait for its end, or start another node with multiworld nodes serve"
         )
     return client
+
+
+def _client(manager: WorldManager, url: str, timeout_s: float) -> TCPStore:
+    """Connect to the store of a node. It may be about to start: a wait of more than ``PATIENCE_S`` is told."""
+    first_s = min(timeout_s, PATIENCE_S)
+    rest_s = timeout_s - first_s
+    try:
+        if rest_s > 0:
+            try:
+                return wait_blocking(manager.start_store_client(url, first_s))
+            except StoreError as error:
+                logger.warning("no node answers at %s yet: %s. It has %g s more", url, error.reason, rest_s)
+        return wait_blocking(manager.start_store_client(url, rest_s if rest_s > 0 else first_s))
+    except StoreError as error:
+        raise ConnectError(
+            f"no node can be reached at {url}: {error.reason}. Start one there: {start_command(url)}"
+        ) from None
+    except JoinRefusedError as error:
+        raise ConnectError(f"no node can be reached at {url}: {error.reason}") from None
+
+
+def start_command(url: str) -> str:
+    """Return the command that starts a node at an address."""
+    place = parse_store_url(url)
+    return f"multiworld nodes serve --host {place.host} --port {place.port}"
 
 
 def _number_at(url: str, client: TCPStore, timeout_s: float) -> int:

@@ -17,7 +17,7 @@ from ..session import open_connections
 from ..session.session import Session
 from ..session.statistics import NodesStatistics
 from ..session.sync_points import SyncPoints
-from .ending import Ending
+from .ending import Ending, report_unseen
 from .node import Node
 from .roster import NodePlace, Roster
 
@@ -111,6 +111,7 @@ class Nodes(Mapping[int, Node]):
         unseen = self.close(drop=kind is not None and issubclass(kind, KeyboardInterrupt))
         if kind is None and unseen:
             raise unseen[0]
+        report_unseen(unseen)  # beside the error that ends the block, which may follow from them
 
     @property
     def is_open(self) -> bool:

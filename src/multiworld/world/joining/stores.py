@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import threading
 import time
@@ -54,10 +55,7 @@ class Stores:
         try:
             return await started
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise StoreError(
-                url, f"cannot be served here: {reason}. Choose another port, or 0 for a free one"
-            ) from error
+            raise StoreError(url, why_not_served(error)) from error
 
     def serves(self, url: str) -> bool:
         return url in self._servers
@@ -155,3 +153,13 @@ class Stores:
             server.close()
         self._clients.clear()
         self._servers.clear()
+
+
+def why_not_served(error: OSError) -> str:
+    """Return what is wrong with the address of a store, and what to do."""
+    advice = (
+        "It is no address of this host: give one that it has"
+        if error.errno == errno.EADDRNOTAVAIL
+        else "Choose another port, or 0 for a free one"
+    )
+    return f"cannot be served here: {error.strerror or error}. {advice}"
