@@ -1,6 +1,7 @@
 """Computing on one stream of a node while 64 MB are copied on another one, against one after the other.
 
-``python -m benchmarks.remote.overlap`` prints every round. It needs two idle cores.
+``python -m benchmarks.remote.overlap`` prints every round. It needs two idle cores: what two threads of one process
+gain by the same work, without a node, says whether they are there.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -77,11 +79,42 @@ class Overlap:
                 self._operand @ self._operand
 
     def _timed(self, run: Callable[[], None]) -> float:
+        def run_all() -> None:
+            run()
+            self._node.synchronize()
+
         self._node.synchronize()
-        began = time.perf_counter()
-        run()
-        self._node.synchronize()
-        return time.perf_counter() - began
+        return _seconds(run_all)
+
+
+def two_threads() -> list[Round]:
+    """Compute in one thread while another one copies as much into new memory: what this machine can gain now."""
+    here, operand = torch.ones(NUM_ELEMENTS), torch.ones(SIZE, SIZE)
+
+    def copy() -> None:
+        here.clone()
+
+    def compute(times: int) -> None:
+        for _ in range(times):
+            operand @ operand
+
+    def both(times: int) -> None:
+        copying = threading.Thread(target=copy)
+        copying.start()
+        compute(times)
+        copying.join()
+
+    copy_s = min(_seconds(copy) for _ in range(ROUNDS))
+    times = max(1, round(copy_s * 100 / min(_seconds(lambda: compute(100)) for _ in range(ROUNDS))))
+    return [
+        Round(_seconds(lambda: compute(times)) + _seconds(copy), _seconds(lambda: both(times))) for _ in range(ROUNDS)
+    ]
+
+
+def _seconds(run: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
 
 
 def rounds() -> dict[str, list[Round]]:
@@ -93,6 +126,15 @@ def rounds() -> dict[str, list[Round]]:
 
 
 def line(options: argparse.Namespace) -> list[Line]:
+    torch.set_num_threads(1)
+    possible = statistics.median(each.gain for each in two_threads())
+    return [
+        Line(name="the same by two threads of one process, without a node", unit="×", value=possible),
+        *_lines(),
+    ]
+
+
+def _lines() -> list[Line]:
     return [
         Line(
             name=f"computing while 64 MB are {how}, over one after the other (median of {ROUNDS})",
@@ -106,7 +148,8 @@ def line(options: argparse.Namespace) -> list[Line]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     argparse.ArgumentParser(prog="python -m benchmarks.remote.overlap", description=__doc__).parse_args(arguments)
-    for how, found in rounds().items():
+    torch.set_num_threads(1)
+    for how, found in {"two threads, no node": two_threads(), **rounds()}.items():
         for each in found:
             print(f"{how}: {each.serial_s * 1e3:.1f} ms, {each.overlapped_s * 1e3:.1f} ms, {each.gain:.2f}×")
         print(f"{how}: median {statistics.median(each.gain for each in found):.2f}×")
