@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import torch
 from torch import Tensor
 
@@ -43,3 +45,12 @@ def odd() -> object:
 
 
 NOT_A_FUNCTION = 3
+
+BEGAN, GO = threading.Event(), threading.Event()
+"""Set by ``wait``, and what it waits for."""
+
+
+def wait() -> Tensor:
+    BEGAN.set()
+    assert GO.wait(30)
+    return torch.ones(1)

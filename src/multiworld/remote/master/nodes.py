@@ -10,7 +10,7 @@ from typing import Final
 from ...world.manager import WorldManager
 from ...world.subscription import Broadcaster, Subscription
 from ..between.worlds import Between
-from ..errors import ConnectError, ConnectionEndedError, NodeDeadError, RemoteError
+from ..errors import ConnectError, ConnectionEndedError, RemoteError
 from ..events import NodeEvent, NodeJoined, NodeLost
 from ..protocol.messages import Drop
 from ..session import open_connections
@@ -20,6 +20,7 @@ from ..session.sync_points import SyncPoints
 from .ending import Ending, report_unseen
 from .node import Node
 from .roster import NodePlace, Roster
+from .settling import settle_all
 
 START_S: Final = 60.0
 LEAVE_S: Final = 1.0
@@ -158,10 +159,12 @@ class Nodes(Mapping[int, Node]):
         """What this master has issued, sent and waited for, and what each node holds: it asks them, for 1 s at most."""
         return NodesStatistics.of(self._sessions, self.sync_points)
 
-    def close(self, *, drop: bool = False) -> list[RemoteError]:
+    def close(self, *, timeout_s: float | None = None, drop: bool = False) -> list[RemoteError]:
         """End the connection, and return the errors that nobody saw. Idempotent.
 
-        It waits for what was issued, as long as the node that executes it is there. ``drop``: do not wait; the nodes
+        It waits for what was issued, as long as the node that executes it is there, but no longer than ``timeout_s``: a
+        node that is not done then is taken for lost, with what it has not executed. After some seconds the log says
+        which node it waits for, and for which line. ``drop``: do not wait; the nodes
         execute nothing more. An interrupt while it waits has the same effect, and goes on to the caller.
         """
         if not self._is_open or os.getpid() != self._pid:
@@ -171,12 +174,12 @@ class Nodes(Mapping[int, Node]):
         self._ending.cancel()
         try:
             if not drop:
-                self._settle_all()
+                self._lost_at_end += settle_all(self._sessions.copy(), timeout_s)
         except KeyboardInterrupt:
             drop = True
             raise
         finally:
-            unseen = self._end(drop=drop)
+            unseen = self._end(drop=drop, kill=drop or (timeout_s is not None and bool(self._lost_at_end)))
         return unseen
 
     def _start_beside(self, place: NodePlace) -> Node:
@@ -191,17 +194,8 @@ class Nodes(Mapping[int, Node]):
         node.wait_alive(START_S)
         return node
 
-    def _settle_all(self) -> None:
-        """Wait until all is executed, or its node is lost."""
-        for session in list(self._sessions):
-            if not session.is_over:
-                try:
-                    session.settle()
-                except NodeDeadError as error:
-                    if error.first_lost:
-                        self._lost_at_end.append(error)
-
-    def _end(self, *, drop: bool) -> list[RemoteError]:
+    def _end(self, *, drop: bool, kill: bool) -> list[RemoteError]:
+        """``kill``: processes of nodes that this one has started are not waited for."""
         unseen = [*self._lost_at_end, *(error for session in self._sessions for error in session.unseen_errors())]
         for session in self._sessions:
             if not session.is_over:
@@ -216,7 +210,7 @@ class Nodes(Mapping[int, Node]):
             manager.close(DROP_S if drop else LEAVE_S)
         for each in self._covering:
             each.close()
-        self._release(drop)
+        self._release(kill)
         self._broadcaster.close()
         return unseen
 

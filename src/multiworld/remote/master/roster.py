@@ -14,6 +14,7 @@ from ...errors import ChannelUnavailableError, JoinMismatchError, JoinRefusedErr
 from ...world.manager import WorldManager
 from ...world.world import World
 from ..errors import ConnectError
+from ..joining import join_beside
 from ..protocol import lanes, messages
 from ..protocol.lanes import names_of
 from ..protocol.messages import NodeHello, Refused, Welcome
@@ -127,7 +128,7 @@ class Roster:
         command_name, bulk_name = place.names
         world = await self._join(self._manager, command_name, place, "auto")
         try:
-            bulk = await self._join(self._bulk_manager, bulk_name, place, self._backend)
+            bulk = await join_beside(world, self._join(self._bulk_manager, bulk_name, place, self._backend))
             session = await self._greet(place.number, world, bulk, returning)
             if returning is not None and (recovery := returning.recovery) is not None:
                 await self._loop.run_in_executor(None, recovery.make_anew)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
@@ -16,6 +17,7 @@ from ...process.facts import resident_bytes
 from ...wire.progress.operation import Operation
 from ...world.manager import WorldManager
 from ...world.world import World
+from ..joining import join_beside
 from ..lane import Lane, listen
 from ..protocol import lanes, messages
 from ..protocol.calls import DeclaredCall, declared
@@ -110,10 +112,14 @@ def _serve_one(
 ) -> bool:
     """Serve one master. Return whether it said that it is done: else it was lost."""
     command_name, bulk_name = names_of(options.number)
-    world = _join(manager, command_name, options, "auto")
+    world = asyncio.run(_join(manager, command_name, options, "auto"))
     worlds = [world]
     try:
-        bulk = _join(bulk_manager, bulk_name, options, options.backend)
+        try:
+            bulk = asyncio.run(join_beside(world, _join(bulk_manager, bulk_name, options, options.backend)))
+        except (WorldBrokenError, WorldClosedError) as error:
+            logger.info("node %d lost its master while it came: %s", options.number, error)
+            return False
         worlds.append(bulk)
         session = Session(options, world, bulk, join_with(bulk_manager))
         on_session(session)
@@ -255,8 +261,8 @@ class Session:
             self._replies.say(said.request, Outcome(shown=None))
 
 
-def _join(manager: WorldManager, name: str, options: NodeOptions, backend: str) -> World:
-    return manager.blocking.join(
+async def _join(manager: WorldManager, name: str, options: NodeOptions, backend: str) -> World:
+    return await manager.join(
         name,
         rank=lanes.NODE,
         world_size=2,

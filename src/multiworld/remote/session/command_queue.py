@@ -100,6 +100,14 @@ class CommandQueue:
         _, operation, place = self._sent[index]
         return operation, line_of(place)
 
+    def shown(self, position: int) -> str:
+        """Return operation and line of a record of the user's that is not confirmed; empty for another one."""
+        index = position - self._first
+        sent = self._sent.copy()
+        if not 0 <= index < len(sent) or sent[index][2] is None:
+            return ""
+        return f"{sent[index][1]} at {line_of(sent[index][2])}"
+
     def first_unconfirmed(self) -> str:
         """Return the oldest operation that may be lost, with its line; empty if there is none."""
         first = self._first_of_user()
