@@ -90,6 +90,7 @@ COVER: dict[tuple[str, str], tuple[str, ...]] = {
     ("docs/remote.md", 'title="remote_call.py"'): (
         f"{REMOTE}::test_a_node_calls_what_it_declared_and_keeps_what_comes_out",
     ),
+    ("docs/remote.md", 'title="remote_between.py"'): (f"{REMOTE}::test_nodes_reduce_and_train_together",),
     ("docs/remote.md", "multiworld nodes serve"): (LINES, "tests/process/test_remote_served.py"),
     ("docs/remote.md", "python train.py"): (LINES, "tests/process/test_remote_served.py"),
     ("docs/remote.md", 'title="remote_profile.py"'): (f"{REMOTE}::test_a_profile_names_the_line_that_waits",),

@@ -101,6 +101,11 @@ def test_a_profile_names_the_line_that_waits(tmp_path: Path) -> None:
     assert waits.endswith(" item")
 
 
+def test_nodes_reduce_and_train_together(tmp_path: Path) -> None:
+    printed = output_of(written(tmp_path, "remote_between.py"))
+    assert printed == "tensor([3., 3., 3.]) tensor([3., 3., 3.])\nTrue\n"
+
+
 def test_the_lines_of_the_readme(tmp_path: Path) -> None:
     printed = output_of(written(tmp_path, "square.py", "README.md"))
     assert len(re.findall(r"-?\d+\.\d+(?:e[+-]\d+)?", printed)) == 9

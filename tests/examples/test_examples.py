@@ -31,6 +31,8 @@ EXPECTED = {
     "serve_rhombus.py": "all equal to the single process",
     "serve_scaling.py": "0 errors; three replicas gave",
     "serve_update.py": "after it: 0 errors, only answers of version 2: True",
+    "remote_data_parallel.py": "both replicas are equal, bit for bit: True\nas trained in one process: True",
+    "remote_teacher_student.py": "the student learned: True\nbytes of features through the master: 0",
     "train_pipeline_grows.py": "6 processes in ",  # two pipelines of 3 or three of 2, as the layers were measured
     "train_pipeline_templates.py": "5 nodes: pipelines: 1 of 3 nodes",
     "remote_streams.py": "as computed here: True",

@@ -16,6 +16,7 @@ from .collectives.collectives import (
     scatter,
 )
 from .connecting.connect import connect
+from .data_parallel.replicate import Replicas, replicate
 from .device_name.use import use_device_name
 from .errors import (
     CallNotDeclaredError,
@@ -69,6 +70,7 @@ __all__ = [
     "RemoteError",
     "RemoteOperationError",
     "RemoteTensor",
+    "Replicas",
     "Step",
     "Stream",
     "SyncPointError",
@@ -86,6 +88,7 @@ __all__ = [
     "recoverable",
     "reduce",
     "reduce_scatter",
+    "replicate",
     "scatter",
     "use_device_name",
 ]

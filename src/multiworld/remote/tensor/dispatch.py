@@ -20,6 +20,7 @@ from .places import of_several_nodes
 from .planned import BY_VALUE, PLANS, apply_changes, run_first
 from .refused import check_generator
 from .special import SPECIAL
+from .splitting import split_by_node
 
 SMALL_BYTES: Final = 4096
 """A tensor of the master travels with a call if it is no larger; a larger one has to be sent by the user."""
@@ -122,6 +123,9 @@ def _dispatch_mixed(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keyw
     sessions = [each._session for each in found if type(each) is cls]
     for session in sessions:
         if session is not sessions[0]:
+            was_split, result = split_by_node(cls, func, args, kwargs)
+            if was_split:
+                return result
             raise of_several_nodes(name_of(func), sessions[0], session)
 
     in_backward = torch._C._current_graph_task_id() != -1

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..session.session import Session
-from .moving import send
+from .moving import Place, copied, send
 from .remote_tensor import RemoteTensor
 
 
@@ -24,11 +24,16 @@ def load(module: nn.Module, session: Session) -> nn.Module:
     return module
 
 
+def _there(tensor: Tensor, session: Session) -> Any:
+    if not isinstance(tensor, RemoteTensor):
+        return send(RemoteTensor, session, tensor)
+    return tensor if tensor._session is session else copied(RemoteTensor, tensor.detach(), Place(session), "load")
+
+
 def _moved(tensor: Tensor, session: Session, moved: dict[int, Any]) -> Any:
     there = moved.get(id(tensor))
     if there is None:
-        is_there = isinstance(tensor, RemoteTensor) and tensor._session is session
-        there = tensor if is_there else send(RemoteTensor, session, tensor)
+        there = _there(tensor, session)
         if isinstance(tensor, nn.Parameter):
             there = nn.Parameter(there, requires_grad=tensor.requires_grad)
             if tensor.grad is not None:

@@ -1,0 +1,1 @@
+"""Tests of data parallel training on several nodes."""
