@@ -88,6 +88,7 @@ def test_the_last_search_for_garbage_is_left_out_after_an_interrupt_only(
     monkeypatch: pytest.MonkeyPatch, error: type[BaseException], is_frozen: bool
 ) -> None:
     monkeypatch.setattr(sys, "last_type", error, raising=False)
+    gc.unfreeze()  # another test may have left something frozen
     try:
         ending._hasten_after_interrupt()
         assert bool(gc.get_freeze_count()) is is_frozen
