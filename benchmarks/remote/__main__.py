@@ -10,15 +10,22 @@ from collections.abc import Callable
 from multiworld.bench.report import Line
 
 from ..suite import Suite
-from . import cut, faults, fuzz, language_models, opinfo, overlap, recovery, replays, sizes, stream_programs, training
+from . import (
+    between,
+    cut,
+    faults,
+    fuzz,
+    language_models,
+    opinfo,
+    overlap,
+    recovery,
+    replays,
+    sizes,
+    stream_programs,
+    training,
+)
 from .lines import copies, killed, operations, round_trips
 from .sides import INSTALL
-
-
-def _unwritten(must_hold: str) -> Callable[[argparse.Namespace], list[Line]]:
-    """Return what stands in the table for a line that nobody measures yet."""
-    return lambda _: [Line.not_measured(must_hold, "nothing measures this yet")]
-
 
 COMPARED: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "operations": ("a chain of additions of 20 × 20, with one wait at the end", operations),
@@ -45,17 +52,12 @@ ALONE: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
     "recovery": ("a training whose node is killed at random points, and made anew each time", recovery.line),
     "soak": ("additions on two nodes, one of which is killed again and again", faults.soak),
 }
-UNWRITTEN = {
-    "between": ("64 MB from node to node", "0 bytes through the master; at least 0.9 of a world's send"),
-    "all-reduce": ("4 × 16 MB reduced", "at most 1.1× a world's; a dead member: error after at most 0.5 s"),
+BESIDE_A_WORLD: dict[str, tuple[str, Callable[[argparse.Namespace], list[Line]]]] = {
+    "between": ("64 MB from node to node, beside the same between two members of a world", between.copied),
+    "all-reduce": ("tensors of four nodes reduced, beside a world's; and with a member that dies", between.all_reduced),
 }
-"""What must hold as well. A line that is measured moves to ``COMPARED``, or to a mapping of lines without peers."""
-LINES = {
-    **COMPARED,
-    **ALONE,
-    **{name: (about, _unwritten(must_hold)) for name, (about, must_hold) in UNWRITTEN.items()},
-}
-SUITE = Suite(name="remote", lines=LINES, reference="the peer", not_alternated=(*ALONE, *UNWRITTEN))
+LINES = {**COMPARED, **BESIDE_A_WORLD, **ALONE}
+SUITE = Suite(name="remote", lines=LINES, reference="the peer", not_alternated=tuple(ALONE))
 
 
 def _arguments() -> argparse.Namespace:
