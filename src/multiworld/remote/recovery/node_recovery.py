@@ -157,11 +157,11 @@ class NodeRecovery:
     def take_snapshot(self) -> None:
         """Have the node take one, and keep it. Raises NodeDeadError if it is lost meanwhile, NodeMemoryError."""
         session, link = self.session, self.session.link
-        waited = session.ask_for(recovering.snapshot, "a snapshot", "recoverable()", is_users=False)
+        waited = session.requests.ask_for(recovering.snapshot, "a snapshot", "recoverable()", is_users=False)
         try:
             if session.away is not None:
                 raise NodeDeadError(session.number, "a snapshot", waited.line, session.away)
-            encoded = session.reply_on(link, waited)
+            encoded = session.requests.reply_on(link, waited)
             assert isinstance(encoded, memoryview)
             assert waited.position is not None
             snapshot = receive(link, waited.request, waited.position, bytes(encoded), self._allocate)
@@ -192,7 +192,7 @@ class NodeRecovery:
             link, snapshot = session.link, self._snapshot
             assert snapshot is not None
             position = snapshot.position + 1
-            request = session.next_request()
+            request = session.requests.next()
             stream.executed_to = position
             stream.transmit(recovering.restore(request, self._log.definitions, snapshot.encoded))
             snapshot.send(link, request)

@@ -51,6 +51,12 @@ class Lifetime:
     def is_over(self) -> bool:
         return self.dead is not None or self.ended is not None
 
+    @property
+    def present_link(self) -> Link:
+        """The link in use; that of the last generation while the node is lost."""
+        assert self.link is not None
+        return self.link
+
     def use(self, world: World, bulk: World) -> Link:
         """These are the worlds of the node from now on."""
         link = self.link = Link(world, bulk)

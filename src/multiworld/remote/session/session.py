@@ -11,10 +11,10 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -25,9 +25,8 @@ from ...errors import (
     MultiworldError,
 )
 from ...wire.progress.operation import Operation
-from ...wire.progress.waiting import start_and_wait
 from ...world.world import World
-from ..errors import ConnectionEndedError, NodeDeadError, NodeReturnsError, RemoteError
+from ..errors import ConnectionEndedError, NodeDeadError, RemoteError
 from ..lane import bytes_of, listen
 from ..protocol import lanes, records, specs
 from ..protocol.calls import DeclaredCall
@@ -57,30 +56,17 @@ from .lifetime import Lifetime, Link, reason_of
 from .origins import Origin, here, line_of, origin
 from .plainly import plainly
 from .recovering import Recovery
+from .requests import Requests, Waited
 from .streams import Streams
 from .sync_points import SyncPoints
 from .waits import Wait, count_bytes
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 
 _ids = itertools.count(1)
 next_id = _ids.__next__
 """Ids are never used twice in a process: a late command can't reach another tensor."""
-
-
-class Waited(NamedTuple):
-    """What a thread waits for: ``position`` is that of the record that asks for it; None: no record does.
-
-    ``stream``: where that record stands.
-    """
-
-    request: int
-    position: int | None
-    operation: str
-    line: str
-    stream: CommandStream | None = None
 
 
 by_uid: Final[weakref.WeakValueDictionary[int, Session]] = weakref.WeakValueDictionary()
@@ -119,7 +105,7 @@ class Session:
         self._life = Lifetime(self._look_again, self._note_loss)
         self._sync_points = sync_points
         self._death_was_seen = False
-        self._requests = itertools.count(1)
+        self.requests = Requests(number, self._life, self.streams, self._check_alive, self._seen)
         self._large = LargeTensors()
         self.connect(world, bulk, on_hello)
 
@@ -133,10 +119,7 @@ class Session:
 
     @property
     def link(self) -> Link:
-        """The worlds of the present generation."""
-        link = self._life.link
-        assert link is not None
-        return link
+        return self._life.present_link
 
     @property
     def world(self) -> World:
@@ -199,13 +182,13 @@ class Session:
                 f"node {self.number} is recoverable: what is executed again for it has one order, so it has one stream"
             )
         stream = self.streams.add()
-        waited = Waited(next(self._requests), None, "stream", here())
+        waited = Waited(self.requests.next(), None, "stream", here())
 
         def opened(link: Link) -> memoryview | ToMaster:
             self._tell(OpenStream(number=stream.number, request=waited.request), lanes.CONTROL)
-            return self.reply_on(link, waited)
+            return self.requests.reply_on(link, waited)
 
-        self._wait_for(waited, opened)
+        self.requests.wait_for(waited, opened)
         self.has_streams = True
         return stream
 
@@ -299,17 +282,17 @@ class Session:
         """Wait for the values of a tensor. Raises RemoteOperationError, NodeDeadError."""
         line = here()
         with self._sync_points.wait(operation, line) as wait:
-            waited = self.ask_for(lambda request: records.fetch(id_, request), operation, line)
+            waited = self.requests.ask_for(lambda request: records.fetch(id_, request), operation, line)
 
             def receive(link: Link) -> Tensor:
-                reply = self.reply_on(link, waited)
+                reply = self.requests.reply_on(link, waited)
                 if isinstance(reply, memoryview):
                     return elements_in(reply, spec)
                 values = torch.empty(spec.num_elements, dtype=spec.dtype)
                 link.bulk.blocking.recv(values, lanes.NODE, lanes.FIRST_REPLY + waited.request)
                 return values
 
-            values = self._wait_for(waited, receive)
+            values = self.requests.wait_for(waited, receive)
             wait.num_bytes = values.nbytes
         self.statistics.fetched_bytes += values.nbytes
         return tensor_of(values, arrived_spec(spec))
@@ -324,15 +307,15 @@ class Session:
         return tensor_of(values, arrived_spec(spec))
 
     async def _fetched(self, id_: int, spec: Spec, line: str) -> Tensor:
-        waited = self.ask_for(lambda request: records.fetch(id_, request), "fetched", line)
+        waited = self.requests.ask_for(lambda request: records.fetch(id_, request), "fetched", line)
         tag = lanes.FIRST_REPLY + waited.request
-        with self._waiting(waited):
+        with self.requests.waiting(waited):
             while True:
                 if self.away is not None:
                     await asyncio.to_thread(self.wait_back)
-                link = self._usable_link(waited)
+                link = self.requests.usable_link(waited)
                 try:
-                    reply = self._read(bytes_of(await link.world.recv_tensors(lanes.NODE, tag)), waited)
+                    reply = self.requests.read(bytes_of(await link.world.recv_tensors(lanes.NODE, tag)), waited)
                     if isinstance(reply, memoryview):
                         return elements_in(reply, spec)
                     values = torch.empty(spec.num_elements, dtype=spec.dtype)
@@ -341,7 +324,7 @@ class Session:
                 except RemoteError:
                     raise
                 except MultiworldError as error:
-                    self._interrupted(link, error, waited)
+                    self.requests.interrupted(link, error, waited)
 
     def ask(
         self, template: bytes, ids: tuple[int, ...], floats: tuple[float, ...], num_ids: int, operation: str
@@ -360,8 +343,8 @@ class Session:
         """Queue a record that is answered, and wait for its answer. Raises RemoteOperationError, NodeDeadError."""
         line = here()
         with self._sync_points.wait(operation, line):
-            waited = self.ask_for(record, operation, line)
-            return self._wait_for(waited, lambda link: self.reply_on(link, waited))
+            waited = self.requests.ask_for(record, operation, line)
+            return self.requests.wait_for(waited, lambda link: self.requests.reply_on(link, waited))
 
     def synchronize(self, stream: CommandStream | None = None) -> None:
         """Wait until all that was issued is executed. ``stream``: only what was issued on this one."""
@@ -393,20 +376,20 @@ class Session:
                     self.world.start_send_tensors(torch.empty(0, dtype=torch.uint8), lanes.NODE, tag, None)
 
     def ask_statistics(self) -> NodeStatistics:
-        waited = Waited(next(self._requests), None, "statistics", here())
+        waited = Waited(self.requests.next(), None, "statistics", here())
 
         def receive(link: Link) -> memoryview | ToMaster:
             self._tell(AskStatistics(request=waited.request), lanes.CONTROL)
-            return self.reply_on(link, waited)
+            return self.requests.reply_on(link, waited)
 
-        statistics = self._wait_for(waited, receive)
+        statistics = self.requests.wait_for(waited, receive)
         assert isinstance(statistics, NodeStatistics)
         return statistics
 
     def start_statistics(self, take: Callable[[NodeStatistics], object]) -> None:
         """Have ``take`` called with what the node says of itself, on whichever thread that comes; a lost node says no
         more."""
-        request = next(self._requests)
+        request = self.requests.next()
         try:
             receive = self.world.start_recv_bytes(lanes.NODE, lanes.FIRST_REPLY + request, None)
         except MultiworldError:
@@ -435,101 +418,20 @@ class Session:
 
     # ---- waits
 
-    def next_request(self) -> int:
-        """Return a number for a request."""
-        return next(self._requests)
-
-    def ask_for(
-        self,
-        record: Callable[[int], bytes],
-        operation: str,
-        line: str,
-        *,
-        is_users: bool = True,
-        stream: CommandStream | None = None,
-    ) -> Waited:
-        """Queue a record that is answered, and send it with all that it may need. Default: this thread's stream."""
-        request = next(self._requests)
-        if stream is None:
-            stream = self.streams.present
-        if self.is_over:
-            return Waited(request, stream.queue.position, operation, line, stream)
-        if self.has_streams:
-            self.streams.flush_others(stream)
-        place = origin(sys._getframe(2)) if is_users else None
-        return Waited(request, stream.request((record(request), operation, place)), operation, line, stream)
-
     def _wait_executed(
         self, streams: Sequence[CommandStream], operation: str, line: str, *, is_users: bool = True
     ) -> None:
         asked = [
-            self.ask_for(records.sync, operation, line, is_users=is_users, stream=stream)
+            self.requests.ask_for(records.sync, operation, line, is_users=is_users, stream=stream)
             for stream in streams
             if not stream.is_closed
         ]
         for waited in asked:
-            self._wait_for(waited, partial(self.reply_on, waited=waited))
+            self.requests.wait_for(waited, partial(self.requests.reply_on, waited=waited))
         for stream in streams:
             if stream.last_position is not None:
                 stream.wait_confirmed(stream.last_position)
                 self._check_alive(operation, line)
-
-    @plainly
-    def _wait_for(self, waited: Waited, receive: Callable[[Link], T]) -> T:
-        """Return what ``receive`` returns; it is called again when a lost node was made anew."""
-        with self._waiting(waited):
-            while True:
-                if self.away is not None:
-                    self.wait_back()
-                link = self._usable_link(waited)
-                try:
-                    return receive(link)
-                except RemoteError:
-                    raise
-                except MultiworldError as error:
-                    self._interrupted(link, error, waited)
-
-    @contextmanager
-    def _waiting(self, waited: Waited) -> Iterator[None]:
-        """Meanwhile a node that is made anew answers this request."""
-        try:
-            yield
-        finally:
-            if self.recovery is not None:
-                self.recovery.done(waited.request)
-
-    def _usable_link(self, waited: Waited) -> Link:
-        """Raises NodeDeadError, ConnectionEndedError."""
-        self._check_alive(waited.operation, waited.line)
-        return self.link
-
-    def _interrupted(self, link: Link, error: BaseException, waited: Waited) -> None:
-        """The worlds of a link broke. Raises NodeDeadError if the wait is over with that, ConnectionEndedError."""
-        self._life.lose(reason_of(error), link)
-        self._check_alive(waited.operation, waited.line)
-        recovery = self.recovery
-        if recovery is None or recovery.raises or not (waited.position is None or recovery.is_waiting(waited.request)):
-            raise NodeReturnsError(self.number, waited.operation, waited.line, self.away or reason_of(error))
-
-    def reply_on(self, link: Link, waited: Waited) -> memoryview | ToMaster:
-        """Receive the reply to a request; raise the failure that it tells, or the error of a broken world."""
-        received = start_and_wait(
-            lambda: link.world.start_recv_bytes(lanes.NODE, lanes.FIRST_REPLY + waited.request, None),
-            lambda receive: link.world.wait_thread(receive, lanes.NODE, None),
-        )
-        return self._read(bytes_of(received), waited)
-
-    def _read(self, reply: memoryview, waited: Waited) -> memoryview | ToMaster:
-        """Return what a reply says; raise the failure that it tells, which may be one of another stream."""
-        said = read(reply)
-        if self.recovery is not None and isinstance(said, (Outcome, Failed)):
-            self.recovery.answered(waited.request, TO_MASTER.encode(said))
-        error = self._seen(said) if isinstance(said, Failed) else None  # before its line is forgotten
-        if waited.position is not None and waited.stream is not None:
-            waited.stream.confirm(waited.position + 1)
-        if error is not None:
-            raise type(error)(*error.args)
-        return said
 
     def _seen(self, failed: Failed) -> RemoteError:
         """Return the error that somebody gets now: it may be that of another node, whose tensor was to come here."""
