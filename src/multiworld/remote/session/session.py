@@ -312,7 +312,7 @@ class Session:
         with self.requests.waiting(waited):
             while True:
                 if self.away is not None:
-                    await asyncio.to_thread(self.wait_back)
+                    await asyncio.to_thread(self._life.wait_back)
                 link = self.requests.usable_link(waited)
                 try:
                     reply = self.requests.read(bytes_of(await link.world.recv_tensors(lanes.NODE, tag)), waited)
@@ -499,10 +499,6 @@ class Session:
         """The node was made anew, and has all that was issued: call it with ``lock``. False: it is lost again."""
         self.stream.is_held = not self._life.came_back(link)
         return not self.stream.is_held
-
-    def wait_back(self) -> None:
-        """Wait while the node is made anew."""
-        self._life.wait_back()
 
     def _look_again(self) -> None:
         """Who waits for news of the node learns that there is other news."""

@@ -51,7 +51,7 @@ def test_programs_on_nodes_that_are_lost_between_their_steps_give_the_same_bits(
             recovery = NodeRecovery(fake.session)
             recovery.take_snapshot()
             losses = Losses(fake, recovery, seed)
-            monkeypatch.setattr(fake.session, "wait_back", losses.end)  # nothing else replaces it
+            monkeypatch.setattr(fake.session._life, "wait_back", losses.end)  # nothing else replaces it
             run_program(fake.node, seed, losses)
             losses.end()
             num_losses += recovery.statistics.num_recoveries
