@@ -171,16 +171,16 @@ class FakePeerWorld:
 
     def _break(self, rank: int, reason: str) -> None:
         error = PeerDiedError(self.name, 0, rank, reason)
+        theirs = {peer: link.peer.owner for peer, link in self.links.items()}  # type: ignore[attr-defined]
+        for world in (self, *theirs.values()):  # all have it before one hears of it, and aborts in turn
+            if world.error is None:
+                world.error = error
         self._rounds.lose(error)
         for peer, link in self.links.items():
-            there = link.peer.owner  # type: ignore[attr-defined]
-            for world in (self, there):
-                if world.error is None:
-                    world.error = error
             link.lose(reason)
             link.peer.lose(reason)
             assert peer != self.rank
-            there._ended.succeed(None)
+            theirs[peer]._ended.succeed(None)
 
     def _open(self, peer: int) -> FakeWorld:
         self._check_open()
