@@ -95,6 +95,7 @@ COVER: dict[tuple[str, str], tuple[str, ...]] = {
     ("docs/remote.md", "python train.py"): (LINES, "tests/process/test_remote_served.py"),
     ("docs/remote.md", 'title="remote_profile.py"'): (f"{REMOTE}::test_a_profile_names_the_line_that_waits",),
     ("docs/remote.md", 'title="remote_capture.py"'): (f"{REMOTE}::test_a_captured_step_trains",),
+    ("docs/remote.md", 'title="remote_compile.py"'): (f"{REMOTE}::test_a_compiled_model_trains",),
     ("docs/remote.md", 'title="remote_streams.py"'): (f"{REMOTE}::test_a_node_computes_while_batches_come",),
     ("docs/remote.md", 'title="remote_recovery.py"'): (f"{REMOTE}::test_a_training_survives_its_node",),
     ("docs/remote.md", 'title="remote_errors.py"'): (

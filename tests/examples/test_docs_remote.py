@@ -49,6 +49,12 @@ def test_a_student_learns_on_the_device_of_a_node(tmp_path: Path) -> None:
     assert 0 < float(loss) < 10
 
 
+def test_a_compiled_model_trains(tmp_path: Path) -> None:
+    loss, num_traced = output_of(written(tmp_path, "remote_compile.py")).split()
+    assert 0 < float(loss) < 2
+    assert num_traced == "1"
+
+
 def test_a_captured_step_trains(tmp_path: Path) -> None:
     path = written(tmp_path, "remote_capture.py")
     losses, refused = output_of(path).splitlines()

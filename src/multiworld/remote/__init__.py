@@ -3,8 +3,9 @@
 See ``docs/remote.md``.
 """
 
-from .capture.capture import capture
-from .capture.step import Step
+from .capturing.capture import capture
+from .capturing.compiling import compile_function as compile  # noqa: A004 (as torch.compile)
+from .capturing.step import Step
 from .collectives.collectives import (
     all_gather,
     all_reduce,
@@ -80,6 +81,7 @@ __all__ = [
     "all_to_all",
     "broadcast",
     "capture",
+    "compile",
     "connect",
     "gather",
     "local",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from multiworld.remote import CaptureError, NodeDeadError, RemoteOperationError, Step
-from multiworld.remote.capture.capture import capture
+from multiworld.remote.capturing.capture import capture
 from multiworld.remote.master.node import Node
 from tests.unit.remote.fake_node import FakeNode, values
 
@@ -60,14 +60,12 @@ def test_a_tensor_of_the_block_that_lives_on_gets_new_values(fake: FakeNode) -> 
         step.returns(doubled + 1)
     step(torch.full((3,), 5.0))
     assert values(doubled).tolist() == [10, 10, 10]
-    fake.node.synchronize()
-    live = fake.there.num_tensors
+    live = _num_live(fake)
     del doubled
     gc.collect()
     result = step(torch.full((3,), 7.0))
     assert values(result).tolist() == [15, 15, 15]
-    fake.node.synchronize()
-    assert fake.there.num_tensors == live  # the result of the replay, and no more what was given up
+    assert _num_live(fake) == live  # the result of the replay, and no more what was given up
 
 
 def test_temporaries_never_enter_the_table(fake: FakeNode) -> None:
@@ -78,12 +76,16 @@ def test_temporaries_never_enter_the_table(fake: FakeNode) -> None:
             y = y * 1.5
         step.returns(y)
     del y
-    fake.node.synchronize()
-    fake.node.synchronize()  # what was freed is freed behind the first
-    before = fake.there.num_tensors
+    before = _num_live(fake)
     kept = [step(x) for _ in range(5)]
+    assert _num_live(fake) == before + len(kept)
+
+
+def _num_live(fake: FakeNode) -> int:
+    """Return how many tensors the node has, once it freed what was given up."""
     fake.node.synchronize()
-    assert fake.there.num_tensors == before + len(kept)
+    fake.node.synchronize()  # frees go behind a wait
+    return fake.num_tensors
 
 
 def test_constants_of_the_block_are_fixed(node: Node) -> None:
@@ -153,6 +155,22 @@ def _train(choice: Choice, *, replays: bool, zero_at_the_start: bool, num_steps:
             else:
                 losses.append(step(x, y))
         return [values(each.detach()) for each in (*losses, *model.state_dict().values())]
+
+
+def test_a_recurrent_network_whose_last_state_nobody_uses_can_be_captured(node: Node) -> None:
+    gru = node.load(nn.GRU(3, 3))
+    weight = next(gru.parameters())
+    x = node.send(torch.randn(4, 3))
+
+    def gradient() -> Tensor:
+        gru.zero_grad()
+        gru(x)[0].sum().backward()
+        assert weight.grad is not None
+        return weight.grad
+
+    with capture(x) as step:
+        step.returns(gradient())
+    assert torch.equal(values(step(x)), values(gradient()))
 
 
 def test_gradients_are_those_of_the_last_replay(node: Node) -> None:

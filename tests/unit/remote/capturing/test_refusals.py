@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from multiworld.remote import CaptureError
-from multiworld.remote.capture.capture import capture
+from multiworld.remote.capturing.capture import capture
 from multiworld.remote.master.node import Node
 from tests.unit.remote.fake_node import FakeNode, remote_of, values
 

@@ -113,7 +113,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, local: Iterable[Tensor], args: Sequence[Any], kwargs: Keywords, *, is_written_here: bool
     ) -> None:
         for tensor in local:
-            if tensor.device.type == "meta" or _storage_of(tensor) in self._constants:
+            if tensor.device.type == "meta" or _storage_of(tensor) in self._constants or _is_gradient_of_zeros(tensor):
                 continue
             if is_written_here:
                 reason = "it computes with a tensor of the master, and a replay would not"
@@ -143,6 +143,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _refuse(func: Any, reason: str, advice: str) -> NoReturn:
     raise CaptureError(name_of(func), here(), reason, advice)
+
+
+def _is_gradient_of_zeros(tensor: Tensor) -> bool:
+    """Whether it is one that C++ makes within a backward, in place of one that is undefined: nobody sees it do so."""
+    return torch._C._current_graph_task_id() != -1 and not bool(tensor.any())
 
 
 def _storage_of(tensor: Tensor) -> StorageWeakRef:

@@ -39,17 +39,17 @@ class Recorded(NamedTuple):
 class Recorder:
     """``recorded``, ``constants`` (by id), ``freed``: since ``start``. ``first_id``: all ids of the block are higher.
 
-    ``may_send``: whether a tensor of the master that is sent now is a constant.
+    ``may_send``: whether a tensor of the master that is sent now is a constant. ``is_issued``: whether what is recorded
+    goes to the node, too.
     """
 
     def __init__(self, session: Session, scalars: Scalars, *, is_issued: bool = True) -> None:
-        """``is_issued``: whether what is recorded goes to the node, too."""
         self.recorded: list[Recorded] = []
         self.constants: dict[int, Constant] = {}
         self.freed: set[int] = set()
         self.first_id = 0
         self.may_send = False
-        self.session, self._scalars, self._is_issued = session, scalars, is_issued
+        self.session, self._scalars, self.is_issued = session, scalars, is_issued
         self.stream: CommandStream = session.streams.present
         self._thread = threading.get_ident()
         self._append: Callable[[Command], object] = self.stream.queue.append
@@ -92,13 +92,13 @@ class Recorder:
                 "Issue it before or after the captured block",
             )
         record = self._planned(record, name, place) if number >= FIRST_PLAN else self._built_in(record, name, place)
-        if self._is_issued:
+        if self.is_issued:
             self._append((record, name, place))
 
     def free(self, id_: int) -> None:
         """A tensor was given up."""
         self.freed.add(id_)
-        if self._is_issued or id_ < self.first_id:
+        if self.is_issued or id_ < self.first_id:
             self._free(id_)
 
     def _planned(self, record: bytes, name: str, place: Origin) -> bytes:

@@ -21,7 +21,7 @@ from .scalars import Scalars
 
 
 class Replay:
-    """Keeps alive what the step uses from before its block."""
+    """Keeps alive what the step uses from before its block, which are ``external_ids``."""
 
     def __init__(
         self,
@@ -29,6 +29,7 @@ class Replay:
         scalars: Scalars,
         built: Built,
         *,
+        name: str,
         output_specs: Sequence[int],
         kept: Mapping[int, RemoteTensor],
         written: Sequence[RemoteTensor],
@@ -36,8 +37,9 @@ class Replay:
     ) -> None:
         """``kept``: tensors by the id that they had. ``written``: those of them that each run writes."""
         self._session, self._stream, self._scalars = recorder.session, recorder.stream, scalars
+        self.external_ids = built.graph.externals
         self._number, self._layout = built.graph.number, built.graph.run_layout
-        self._name = StepName("a replay", [(each.name, each.place) for each in recorder.recorded])
+        self._name = StepName(name, [(each.name, each.place) for each in recorder.recorded])
         self._needed = scalars.needed_for(built.floats)
         self._floats = [each.number for each in built.floats]
         self._specs = tuple(output_specs)
@@ -55,9 +57,16 @@ class Replay:
 
     def run(self, inputs: Sequence[RemoteTensor], scalars: Mapping[str, float], depth: int) -> Any:
         """Replay the step, and return its results. ``depth``: of the frame that asks for it."""
-        for id_, tensor in self._kept:
-            if getattr(tensor, "_id", None) != id_:
-                self._refuse_replaced()
+        if not self.fits():
+            raise _replaced()
+        return _as_returned(self.results(inputs, scalars, depth + 1))
+
+    def fits(self) -> bool:
+        """Whether what it uses from before its block is still what it was."""
+        return all(getattr(tensor, "_id", None) == id_ for id_, tensor in self._kept)
+
+    def results(self, inputs: Sequence[RemoteTensor], scalars: Mapping[str, float], depth: int) -> list[RemoteTensor]:
+        """As ``run``, of a step that fits; the results as a list."""
         floats = self._values_of(scalars)
         session, specs = self._session, self._specs
         results = [make(RemoteTensor, session, spec, next_id()) for spec in specs]
@@ -67,7 +76,7 @@ class Replay:
             torch.autograd.graph.increment_version(self._written)
         if self._written_inputs:
             torch.autograd.graph.increment_version([inputs[place] for place in self._written_inputs])
-        return results[0] if len(results) == 1 else tuple(results) or None
+        return results
 
     def send(self, record: bytes, depth: int) -> None:
         """Send a record at once: a step is long enough for a message of its own."""
@@ -97,11 +106,16 @@ class Replay:
         values = self._scalars.evaluate(self._needed, {**initial, **given})
         return [values[index] for index in self._floats]
 
-    def _refuse_replaced(self) -> None:
-        raise CaptureError(
-            "a step",
-            here(),
-            "a tensor that it uses was replaced since it was captured, as a parameter is by p.data = ... or by "
-            "moving its module",
-            "Capture the step again",
-        )
+
+def _as_returned(results: list[RemoteTensor]) -> Any:
+    return results[0] if len(results) == 1 else tuple(results) or None
+
+
+def _replaced() -> CaptureError:
+    return CaptureError(
+        "a step",
+        here(),
+        "a tensor that it uses was replaced since it was captured, as a parameter is by p.data = ... or by moving its "
+        "module",
+        "Capture the step again",
+    )

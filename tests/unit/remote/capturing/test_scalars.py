@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multiworld.remote.capture.scalars import Place, Scalars, StepScalar
+from multiworld.remote.capturing.scalars import Place, Scalars, StepScalar
 from multiworld.remote.errors import CaptureError
 
 NUMBERS = st.floats(0.125, 8, allow_nan=False)

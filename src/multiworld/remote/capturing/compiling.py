@@ -1,0 +1,177 @@
+"""``remote.compile``: a function whose forward, and whose backward, go to the node as one message each."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from functools import update_wrapper
+from typing import Any, Final, Generic, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from ..session.session import Session
+from ..tensor.moving import send
+from ..tensor.remote_tensor import RemoteTensor
+from .block import present
+from .tracing import Traced
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MAX_TRACED: Final = 64
+"""Sets of arguments of one function that are kept; the one that was used longest ago goes."""
+
+
+def compile_function(function: Callable[P, T]) -> Compiled[P, T]:
+    """Return a function that does the same on the node of its arguments, as one message, and another one backward.
+
+    It is traced once for each set of shapes, dtypes and other arguments: its Python code does not run again for these.
+    Raises CaptureError, when it is traced, for what can't be replayed, as a decision by a value.
+    """
+    return Compiled(function)
+
+
+class Compiled(Generic[P, T]):
+    """``num_traced``: how often the function was traced."""
+
+    def __init__(self, function: Callable[P, T]) -> None:
+        self.num_traced = 0
+        self._function = function
+        self._traced: OrderedDict[Hashable, tuple[Traced, Shown]] = OrderedDict()
+        update_wrapper(self, function, updated=())
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        if present() is not None:  # it becomes a part of the step that is captured
+            return self._function(*args, **kwargs)
+        leaves, tree = tree_flatten((args, kwargs))
+        session = next((each._session for each in leaves if isinstance(each, RemoteTensor)), None)
+        if session is None:
+            raise TypeError("a function of remote.compile needs a tensor of a node among its arguments: it runs there")
+        leaves = [_there(session, each) if isinstance(each, Tensor) else each for each in leaves]
+        tensors = [each for each in leaves if isinstance(each, RemoteTensor)]
+        traced, shown = self._find(session, leaves, tree)
+        results = _call(traced, tensors)
+        return shown.filled(results)  # type: ignore[no-any-return]
+
+    def _find(self, session: Session, leaves: Sequence[Any], tree: TreeSpec) -> tuple[Traced, Shown]:
+        key = (session.streams.present, tree, _state(), tuple(_key_of(each) for each in leaves))
+        known = self._traced.get(key)
+        if known is not None and known[0].fits():
+            self._traced.move_to_end(key)
+            return known
+        if known is not None:
+            self._forget(key)
+        arguments = [(each._spec, each.requires_grad) for each in leaves if isinstance(each, RemoteTensor)]
+        shown: list[Shown] = []
+
+        def function(tensors: Sequence[RemoteTensor]) -> Sequence[Tensor]:
+            given = iter(tensors)
+            filled = [next(given) if isinstance(each, RemoteTensor) else each for each in leaves]
+            args, kwargs = tree_unflatten(filled, tree)
+            shown.append(Shown(self._function(*args, **kwargs)))
+            return shown[0].tensors()
+
+        traced = Traced(function, session, arguments)
+        self.num_traced += 1
+        found = self._traced[key] = traced, shown[0].empty()
+        if len(self._traced) > MAX_TRACED:
+            self._forget(next(iter(self._traced)))
+        return found
+
+    def _forget(self, key: Hashable) -> None:
+        traced, _ = self._traced.pop(key)
+        traced.forget()
+
+
+class Shown:
+    """What a function returned: its tensors, and how they stand in it."""
+
+    def __init__(self, returned: object) -> None:
+        self._leaves, self._tree = tree_flatten(returned)
+        self._places = [place for place, each in enumerate(self._leaves) if isinstance(each, Tensor)]
+
+    def tensors(self) -> list[Tensor]:
+        return [self._leaves[place] for place in self._places]
+
+    def empty(self) -> Shown:
+        """Return itself without its tensors."""
+        for place in self._places:
+            self._leaves[place] = None
+        return self
+
+    def filled(self, tensors: Sequence[Tensor]) -> Any:
+        """Return the like of it with other tensors."""
+        leaves = list(self._leaves)
+        for place, tensor in zip(self._places, tensors, strict=True):
+            leaves[place] = tensor
+        return tree_unflatten(leaves, self._tree)
+
+
+def _call(traced: Traced, tensors: Sequence[RemoteTensor]) -> Sequence[Tensor]:
+    if not any(traced.differentiable):
+        return traced.forward(tensors)[0]
+    return _Run.apply(traced, len(tensors), *tensors, *traced.outsiders)  # type: ignore[no-any-return,no-untyped-call]
+
+
+class _Run(torch.autograd.Function):
+    """One call: its backward is a message, too. There is no second derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, traced: Traced, num_arguments: int, *tensors: RemoteTensor) -> tuple[RemoteTensor, ...]:
+        arguments = tensors[:num_arguments]
+        results, saved = traced.forward(arguments)
+        checked = traced.checked
+        ctx.traced, ctx.num_arguments, ctx.num_results = traced, num_arguments, len(results)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(
+            *[each for each, has in zip(results, traced.differentiable, strict=True) if not has]
+        )
+        ctx.save_for_backward(
+            *[arguments[place] for place in checked.arguments],
+            *[results[place] for place in checked.results],
+            *saved,
+            *checked.outside,
+        )
+        return tuple(results)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[RemoteTensor | None, ...]:
+        traced: Traced = ctx.traced
+        found = traced.backward(gradients, traced.available_of(ctx.saved_tensors))
+        return None, None, *found
+
+
+def _there(session: Session, tensor: Tensor) -> Tensor:
+    """Return a tensor of the node: one of the master is sent."""
+    if isinstance(tensor, RemoteTensor):
+        return tensor
+    return send(RemoteTensor, session, tensor)  # type: ignore[no-any-return]
+
+
+def _key_of(value: object) -> Hashable:
+    """Return what tells arguments apart for which the function may do something else. Raises TypeError."""
+    if isinstance(value, RemoteTensor):
+        return value._spec, value.requires_grad
+    if type(value) is float:
+        return float, value.hex()
+    try:
+        hash(value)
+    except TypeError:
+        raise TypeError(
+            f"an argument of type {type(value).__name__} of a function of remote.compile: expected tensors, numbers "
+            "and other values that can be hashed, in lists, tuples and dicts"
+        ) from None
+    return type(value), value
+
+
+def _state() -> Hashable:
+    """Return what changes the operators of a function beside its arguments."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
+        torch.get_default_dtype(),
+    )
