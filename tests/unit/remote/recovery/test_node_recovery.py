@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from multiworld.remote import DeclaredCall, NodeDeadError, NodeReturnsError, NotReplayableWarning, RemoteOperationError
-from multiworld.remote.capture.capture import capture
+from multiworld.remote.capturing.capture import capture
 from multiworld.remote.node.executor import Executor
 from multiworld.remote.protocol.messages import NodeStatistics
 from multiworld.remote.recovery.node_recovery import NodeRecovery
