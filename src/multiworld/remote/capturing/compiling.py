@@ -62,8 +62,7 @@ class Compiled(Generic[P, T]):
         if known is not None and known[0].fits():
             self._traced.move_to_end(key)
             return known
-        if known is not None:
-            self._forget(key)
+        self._traced.pop(key, None)
         arguments = [(each._spec, each.requires_grad) for each in leaves if isinstance(each, RemoteTensor)]
         shown: list[Shown] = []
 
@@ -78,12 +77,8 @@ class Compiled(Generic[P, T]):
         self.num_traced += 1
         found = self._traced[key] = traced, shown[0].empty()
         if len(self._traced) > MAX_TRACED:
-            self._forget(next(iter(self._traced)))
+            self._traced.popitem(last=False)
         return found
-
-    def _forget(self, key: Hashable) -> None:
-        traced, _ = self._traced.pop(key)
-        traced.forget()
 
 
 class Shown:

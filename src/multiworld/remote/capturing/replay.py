@@ -49,6 +49,7 @@ class Replay:
         definition = define_graph(built.graph)
         self._stream.queue.append((definition, "remote.capture", None))
         self._stream.definitions[key_of(self._number)] = definition
+        self._is_known = True
         self._stream.queued()
 
     @property
@@ -88,10 +89,15 @@ class Replay:
         stream.flush()
 
     def forget(self) -> None:
-        """Have the node forget the step. Any thread, also in a finalizer."""
-        if not self._stream.is_closed:
+        """Have the node forget the step. Any thread, also in a finalizer. Again: nothing."""
+        if self._is_known and not self._stream.is_closed:
+            self._is_known = False
             self._stream.definitions.pop(key_of(self._number), None)
             self._stream.queue.append((forget_graph(self._number), "a step", None))
+
+    def __del__(self) -> None:
+        if getattr(self, "_is_known", False):  # else it failed while it was made
+            self.forget()
 
     def _values_of(self, given: Mapping[str, float]) -> list[float]:
         initial = self._scalars.initial

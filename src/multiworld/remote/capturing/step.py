@@ -104,11 +104,6 @@ class Step:
         if replay is not None:
             replay.forget()
 
-    def __del__(self) -> None:
-        replay = getattr(self, "_replay", None)
-        if replay is not None:
-            replay.forget()
-
     def __repr__(self) -> str:
         state = self._why_not if self._replay is None else f"{self._replay.num_operations} operations"
         return f"<Step node={self._session.number} {state}>"

@@ -121,11 +121,6 @@ class Traced:
         )
         return dict(zip(known, kept, strict=False))  # behind them are tensors from outside
 
-    def forget(self) -> None:
-        """Have the node forget it."""
-        for replay in (self._forward, *[each.replay for each in self._backwards.values()]):
-            replay.forget()
-
     def _note_module(self, module: nn.Module, inputs: object) -> None:
         self._modules.setdefault(module, module.training)
 

@@ -156,7 +156,10 @@ def _constant(constant: Constant) -> Tensor:
     elements = torch.frombuffer(bytearray(memory), dtype=spec.dtype) if memory else torch.empty(0, dtype=spec.dtype)
     if elements.numel() < spec.num_elements:
         raise ProtocolError(f"a constant of {elements.numel()} elements: {spec} has {spec.num_elements}")
-    return tensor_of(elements, spec).to(spec.device)
+    try:
+        return tensor_of(elements, spec).to(spec.device)
+    except RuntimeError as error:  # strides that reach past its memory, or a device that is not there
+        raise ProtocolError(f"a constant that can't be made: {error}") from error
 
 
 def _compiled(call: GraphCall, plans: Mapping[int, Plan], values: Values, first_float: int) -> CompiledCall:

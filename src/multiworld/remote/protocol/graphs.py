@@ -141,7 +141,9 @@ def forget_graph(number: int) -> bytes:
 def _check(graph: Graph) -> None:
     """Each slot is filled before it is read. Raises ProtocolError."""
     num_floats = len(graph.floats) + graph.num_floats
-    filled = set(range(graph.num_given)) if graph.num_given <= MAX_GRAPH_SLOTS else set()
+    if graph.num_slots + num_floats > MAX_GRAPH_SLOTS:
+        raise ProtocolError(f"a graph with {graph.num_slots} slots and {num_floats} floats: at most {MAX_GRAPH_SLOTS}")
+    filled = set(range(graph.num_given))
     for place, call in enumerate(graph.calls):
         if not filled.issuperset(call.inputs) or not all(each < num_floats for each in call.floats):
             raise ProtocolError(f"call {place} of a graph reads what nothing made before: {call}")
@@ -151,8 +153,6 @@ def _check(graph: Graph) -> None:
         filled.difference_update(call.drops)
     if not filled.issuperset((*graph.outputs, *(slot for _, slot in graph.statics))):
         raise ProtocolError("a graph returns what nothing made")
-    if graph.num_slots > MAX_GRAPH_SLOTS:
-        raise ProtocolError(f"a graph with {graph.num_slots} slots: at most {MAX_GRAPH_SLOTS}")
 
 
 def _call(shown: Any) -> GraphCall:

@@ -227,3 +227,17 @@ def test_what_is_forgotten_is_forgotten_on_the_node(fake: FakeNode, monkeypatch:
     fake.node.synchronize()
     assert scaled.num_traced == 4
     assert len(fake.there._executor._graphs._graphs) == 2 * 3  # a forward, and backwards for two layouts of gradients
+
+
+def test_a_function_that_is_gone_is_forgotten_on_the_node(fake: FakeNode) -> None:
+    doubled = compile_function(lambda x: x * 2)
+    result = doubled(fake.node.send(torch.ones(2)).requires_grad_())
+    fake.node.synchronize()
+    graphs = fake.there._executor._graphs._graphs
+    assert len(graphs) == 2
+    del doubled
+    result.sum().backward()
+    del result
+    fake.node.synchronize()
+    fake.node.synchronize()
+    assert not graphs

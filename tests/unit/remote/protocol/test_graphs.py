@@ -44,6 +44,8 @@ def test_a_graph_comes_back() -> None:
     [
         (GRAPH._replace(calls=GRAPH.calls[1:]), "reads what nothing made"),
         (GRAPH._replace(num_floats=0), "reads what nothing made"),
+        (GRAPH._replace(num_floats=2**40), "at most"),
+        (GRAPH._replace(num_inputs=2**40), "at most"),
         (GRAPH._replace(outputs=(3,)), "returns what nothing made"),
         (GRAPH._replace(calls=(GraphCall(64, (3,), (0,), (), (9,)),)), "drops what nothing made"),
         (GRAPH._replace(externals=(-1,)), "a count is needed"),
