@@ -14,9 +14,9 @@ TOKEN = "0123456789abcdef0123"
 
 
 @contextmanager
-def served_node(*options: str) -> Iterator[str]:
+def served_node(*options: str, port: int = 0) -> Iterator[str]:
     """Yield the address of a node, which ends with the block."""
-    command = [sys.executable, "-m", "multiworld", "nodes", "serve", "--port", "0", *options]
+    command = [sys.executable, "-m", "multiworld", "nodes", "serve", "--port", str(port), *options]
     environment = {**os.environ, "MULTIWORLD_TOKEN": TOKEN}
     node = warm_programs.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     try:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from multiworld import remote
 from multiworld.remote.connecting.listing import nodes_at
-from multiworld.testing import wait_until
+from multiworld.testing import scaled, wait_until
 from tests.process.served_nodes import TOKEN, served_node
 
 CALLED = "tests.unit.remote.functions_of_nodes"
@@ -57,6 +58,23 @@ def test_a_wrong_token_and_an_address_without_a_node_are_told_at_once(address: s
     ):
         remote.connect("tcp://127.0.0.1:9", token=TOKEN, timeout_s=0.5)
     assert nodes_at("tcp://127.0.0.1:9", token=TOKEN, timeout_s=0.5)[0].problem
+
+
+def test_a_node_that_is_started_again_at_its_address_comes_back() -> None:
+    with served_node() as first, remote.connect(first, token=TOKEN) as nodes:
+        nodes[1].ones(1).fetch()
+        before, lost = nodes[1].generation, nodes[1].ones(3)
+        os.kill(nodes[1].pid, signal.SIGKILL)
+        with pytest.raises(remote.NodeDeadError, match="it died"):
+            lost.fetch()
+        with served_node(port=int(first.rpartition(":")[2])):
+            nodes[1].wait_alive(scaled(20))
+            assert nodes[1].generation > before
+            assert nodes[1].ones(2).fetch().tolist() == [1.0, 1.0]
+            with pytest.raises(remote.ConnectError, match="has a master already"):
+                remote.connect(first, token=TOKEN)
+            with pytest.raises(remote.NodeDeadError, match="it died"):
+                lost.fetch()
 
 
 def _tensors_of(address: str) -> int:

@@ -8,7 +8,8 @@ from ...errors import MultiworldError
 from ...wire.progress.waiting import wait_blocking
 from ...world.manager import WorldManager
 from ..served import JOB, MASTER_KEY, STATE, STATE_KEY, NodeState
-from .addresses import name_of, urls_of
+from .addresses import urls_of
+from .claims import name_of
 
 
 @dataclass(frozen=True, kw_only=True)

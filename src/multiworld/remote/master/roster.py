@@ -35,16 +35,16 @@ LEAVE_S = 2.0
 class NodePlace:
     """Where the worlds of a node form: ``store`` is None under the launcher.
 
-    ``joins_as``: the number that the node has in their names; None: ``number``.
+    ``joins_as``: returns the number that the node has in their names now; None: ``number``.
     """
 
     number: int
     store: str | None
-    joins_as: int | None = None
+    joins_as: Callable[[], int] | None = None
 
     @property
     def names(self) -> tuple[str, str]:
-        return names_of(self.number if self.joins_as is None else self.joins_as)
+        return names_of(self.number if self.joins_as is None else self.joins_as())
 
 
 class Roster:
@@ -102,7 +102,7 @@ class Roster:
             returning = lost if lost is not None and lost.away is not None and not lost.is_over else None
             try:
                 await self._loop.run_in_executor(None, self._prepare, place.number)
-                session = await self._form(place, returning)
+                session = await self._form(place, returning, -1 if lost is None else lost.generation)
             except (ConnectError, JoinMismatchError, ChannelUnavailableError, ValueError) as error:
                 if returning is not None:
                     returning.give_up(str(error))
@@ -123,13 +123,13 @@ class Roster:
                 self._on_lost(session)
                 lost = session
 
-    async def _form(self, place: NodePlace, returning: Session | None) -> Session:
-        """``returning``: the session of a node that is made anew."""
+    async def _form(self, place: NodePlace, returning: Session | None, after: int) -> Session:
+        """``returning``: the session of a node that is made anew. ``after``: the generation before, or -1."""
         command_name, bulk_name = place.names
         world = await self._join(self._manager, command_name, place, "auto")
         try:
             bulk = await join_beside(world, self._join(self._bulk_manager, bulk_name, place, self._backend))
-            session = await self._greet(place.number, world, bulk, returning)
+            session = await self._greet(place.number, world, bulk, returning, after)
             if returning is not None and (recovery := returning.recovery) is not None:
                 await self._loop.run_in_executor(None, recovery.make_anew)
             return session
@@ -142,7 +142,7 @@ class Roster:
             name, rank=lanes.MASTER, world_size=2, store=place.store, backend=backend, timeout_s=JOIN_S
         )
 
-    async def _greet(self, number: int, world: World, bulk: World, returning: Session | None) -> Session:
+    async def _greet(self, number: int, world: World, bulk: World, returning: Session | None, after: int) -> Session:
         """Raises ConnectError for a node that does not fit."""
         came: asyncio.Future[NodeHello] = self._loop.create_future()
 
@@ -150,7 +150,7 @@ class Roster:
             self._loop.call_soon_threadsafe(_settle, came, said)
 
         if returning is None:
-            session = Session(number, world, bulk, self._sync_points, on_hello=hello)
+            session = Session(number, world, bulk, self._sync_points, on_hello=hello, after=after)
         else:
             session = returning
             session.connect(world, bulk, hello)

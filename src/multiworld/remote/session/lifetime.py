@@ -37,8 +37,12 @@ class Lifetime:
     Any thread, also one that holds locks of a world that broke: nothing here blocks but ``wait_back``.
     """
 
-    def __init__(self, on_turn: Callable[[], None], on_loss: Callable[[bool], None]) -> None:
-        """``on_turn`` is called with each change, ``on_loss`` with whether the node may come back."""
+    def __init__(self, on_turn: Callable[[], None], on_loss: Callable[[bool], None], after: int = -1) -> None:
+        """``on_turn`` is called with each change, ``on_loss`` with whether the node may come back.
+
+        ``after``: the generation of the node before.
+        """
+        self.generation = after
         self.dead: str | None = None
         self.ended: str | None = None
         self.away: str | None = None
@@ -60,6 +64,7 @@ class Lifetime:
     def use(self, world: World, bulk: World) -> Link:
         """These are the worlds of the node from now on."""
         link = self.link = Link(world, bulk)
+        self.generation = max(self.generation + 1, world.generation)  # a new process at an address counts from 0
         world.on_broken(lambda: self._broke(link, world, "the connection was closed"))
         bulk.on_broken(lambda: self._broke(link, bulk, "the connection for large tensors was closed"))
         return link

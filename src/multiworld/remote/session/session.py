@@ -79,7 +79,7 @@ class Session:
 
     ``recovery``: of a node that is made anew when it is lost. ``away``: why it is lost while it is made anew; commands
     are kept meanwhile, and waits wait. ``uid``: of this session alone in this process. ``on_parted`` is called when a
-    world of several nodes ends.
+    world of several nodes ends. ``after``: the generation of the node before.
     """
 
     def __init__(
@@ -89,6 +89,8 @@ class Session:
         bulk: World,
         sync_points: SyncPoints,
         on_hello: Callable[[NodeHello], None] = lambda hello: None,
+        *,
+        after: int = -1,
     ) -> None:
         self.number = number
         self.uid = next(_uids)
@@ -102,7 +104,7 @@ class Session:
         self.streams = Streams(lambda number, freed: self._new_stream(number, world, freed), self.lock)
         self.stream, self.has_streams = self.streams.first, False  # one look-up each for every operation
         self.free = self.stream.queue.free
-        self._life = Lifetime(self._look_again, self._note_loss)
+        self._life = Lifetime(self._look_again, self._note_loss, after)
         self._sync_points = sync_points
         self._death_was_seen = False
         self.requests = Requests(number, self._life, self.streams, self._check_alive, self._seen)
@@ -127,7 +129,7 @@ class Session:
 
     @property
     def generation(self) -> int:
-        return self.link.world.generation
+        return self._life.generation
 
     @property
     def dead(self) -> str | None:

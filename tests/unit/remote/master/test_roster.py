@@ -43,4 +43,4 @@ def test_a_node_of_another_release_is_refused_with_both(field: str, value: str |
 
 def test_a_node_at_an_address_has_another_number_in_the_names_of_its_worlds() -> None:
     assert NodePlace(number=3, store=None).names == ("remote-3", "remote-3-bulk")
-    assert NodePlace(number=3, store=None, joins_as=0).names == ("remote-0", "remote-0-bulk")
+    assert NodePlace(number=3, store=None, joins_as=lambda: 0).names == ("remote-0", "remote-0-bulk")
