@@ -219,7 +219,7 @@ class Executor:
 
         ``place``: where on the node it was raised, if that is in a program of the user's. ``call``: which of a graph.
         """
-        kind, text = describe_failure(error, self._table)
+        kind, text, live = describe_failure(error, self._table)
         group, peer = (error.group, error.peer) if isinstance(error, PeerFailedError) else (0, 0)
         failed = Failed(
             stream=self._stream,
@@ -229,6 +229,7 @@ class Executor:
             call=call,
             group=group,
             peer=peer,
+            live=live,
         )
         self._failures.append(failed)
         return failed

@@ -57,6 +57,7 @@ class Failed:
     ``call``: if the record runs a graph, which of its calls failed.
     ``session``: of the node where it failed; 0: of the node that tells it. ``group``: what several nodes tell of one
     failure has the same; 0: it is told by one. ``peer``: the session of a node that was lost and so caused it; 0: none.
+    ``live``: for lack of memory, an id of each of the largest memories, in the order in which ``text`` shows them.
     """
 
     stream: int
@@ -67,6 +68,7 @@ class Failed:
     session: int = 0
     group: int = 0
     peer: int = 0
+    live: tuple[int, ...] = ()
 
 
 @message("executed")

@@ -7,6 +7,7 @@ from typing import Final, TypeAlias
 
 from ..errors import NodeMemoryError, RemoteError, RemoteOperationError
 from ..protocol.messages import OUT_OF_MEMORY, Failed
+from . import large_origins
 from .command_queue import CommandQueue
 from .step_name import StepName
 
@@ -42,7 +43,7 @@ class Failures:
                 if isinstance(operation, StepName) and failed.call is not None:
                     operation, line = operation.inside(failed.call, line)
                 cls = NodeMemoryError if failed.kind == OUT_OF_MEMORY else RemoteOperationError
-                error = cls(self._number, operation, line, failed.kind, failed.text)
+                error = cls(self._number, operation, line, failed.kind, _text_of(failed))
                 self._by_place[place] = self.unseen[place] = error
                 if failed.group:
                     self._groups[place] = failed.group
@@ -77,3 +78,10 @@ class Failures:
             del self._by_place[oldest]
             self.unseen.pop(oldest, None)
             self._groups.pop(oldest, None)
+
+
+def _text_of(failed: Failed) -> str:
+    """Return what the node says, with the lines that made what fills its memory."""
+    if not failed.live:
+        return failed.text
+    return f"{failed.text}\n  these were made at {', '.join(large_origins.lines_of(failed.live))}"

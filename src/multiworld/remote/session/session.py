@@ -51,6 +51,8 @@ from ..protocol.reply import elements_in, read
 from ..protocol.specs import Spec
 from .command_queue import ignore
 from .command_stream import CommandStream, SessionStatistics
+from .large_origins import LARGE_BYTES
+from .large_origins import note as note_large
 from .large_tensors import LargeTensors
 from .lifetime import Lifetime, Link, reason_of
 from .origins import Origin, here, line_of, origin
@@ -231,6 +233,8 @@ class Session:
             return spec
         place = origin(sys._getframe(depth))
         count_bytes(place, plain.nbytes)
+        if plain.nbytes >= LARGE_BYTES:
+            note_large([id_], place)
         if self.recovery is not None:
             self._load_kept(self.recovery, plain.clone() if shares_memory(plain, tensor) else plain, id_, spec, place)
             return spec

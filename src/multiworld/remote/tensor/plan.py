@@ -11,8 +11,11 @@ from typing import Any, Final
 
 from ..protocol import records
 from ..protocol.records import FIRST_PLAN
+from ..protocol.specs import Spec, spec_of
 from ..protocol.template import Keywords, Template
 from ..session.command_stream import BATCH, CommandStream
+from ..session.large_origins import LARGE_BYTES
+from ..session.large_origins import note as note_large
 from ..session.origins import origin
 from ..session.session import Session, next_id
 from .wrapping import make
@@ -30,7 +33,8 @@ Returns = Callable[[list[Any], Sequence[Any], Keywords], Any]
 class Plan:
     """``specs``: of new tensors, by number. ``returns``: None if the operator returns its one new tensor.
 
-    ``changes``: the numbers of new specs that a call gives to some of its arguments.
+    ``changes``: the numbers of new specs that a call gives to some of its arguments. ``is_large``: whether a new
+    tensor is, so that its line is kept.
     """
 
     __slots__ = (
@@ -42,6 +46,7 @@ class Plan:
         "_single",
         "_specs",
         "changes",
+        "is_large",
         "name",
         "number",
         "template",
@@ -55,6 +60,7 @@ class Plan:
         self._specs, self._returns, self.changes = specs, returns, changes
         self._single = specs[0] if returns is None else -1
         self._pack = template.numbers.pack
+        self.is_large = any(_is_large(spec_of(spec)) for spec in specs)
         self._define = records.define(self.number, template.encode())
         self._known_by: list[weakref.ref[CommandStream]] = []
         _plans[self.number] = self
@@ -86,7 +92,10 @@ class Plan:
             new = [make(cls, session, spec, next_id()) for spec in self._specs]
             result = self._returns(new, args, kwargs)
             record = self._pack(number, *[each._id for each in new], *ids, *floats)
-        queue.append((record, self.name, origin(sys._getframe(2))))
+        place = origin(sys._getframe(2))
+        queue.append((record, self.name, place))
+        if self.is_large:
+            note_large([id_] if self._returns is None else [each._id for each in new], place)
         if not stream.timer_set or len(queue.waiting) >= BATCH:
             stream.queued()
         return result
@@ -98,6 +107,10 @@ class Plan:
             if stream is not None and not stream.is_closed:
                 stream.definitions.pop(self.number, None)
                 stream.queue.append((records.forget(self.number), self.name, None))
+
+
+def _is_large(spec: Spec) -> bool:
+    return spec.num_elements * spec.dtype.itemsize >= LARGE_BYTES
 
 
 _plans: weakref.WeakValueDictionary[int, Plan] = weakref.WeakValueDictionary()

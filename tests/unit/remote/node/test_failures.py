@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
@@ -70,6 +72,24 @@ def test_a_small_tensor_that_cannot_be_kept_is_lost_and_the_node_goes_on(
     assert values(kept + 1).tolist() == [2, 2]
 
 
+def test_lack_of_memory_names_the_lines_that_made_what_is_live(fake: FakeNode) -> None:
+    made = fake.node.ones(1 << 20)
+    view = made[1:]  # has no memory of its own
+    sent = fake.node.send(torch.ones(1 << 19))
+    small = fake.node.ones(3)
+    first = sys._getframe().f_lineno - 4
+    values(sent)  # it has come
+    with pytest.raises(NodeMemoryError) as caught:
+        values(fake.node.empty(1 << 50))
+    head, lines = caught.value.text.splitlines()
+    assert "[3 tensors are live, 6,291,468 B; the largest: (1048576,) torch.float32 (4,194,304 B), (524288,)" in head
+    made_at, sent_at, small_at = lines.removeprefix("  these were made at ").split(", ")
+    assert f"test_failures.py:{first} in" in made_at
+    assert f"test_failures.py:{first + 2} in" in sent_at
+    assert small_at == "an unknown line"
+    assert [values(each)[0].item() for each in (view, sent, small)] == [1, 1, 1]
+
+
 def test_a_large_tensor_that_cannot_be_taken_is_lost_and_the_node_goes_on(
     fake: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,4 +111,5 @@ def test_what_pytorch_says_of_all_its_kernels_is_left_out() -> None:
     assert describe_failure(error, {}) == (
         "NotImplementedError",
         "Could not run 'aten::x' with arguments from the 'CUDA' backend.",
+        (),
     )
