@@ -20,13 +20,22 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(scaled(120))]  # each tra
 def test_pipelines_compute_what_one_process_computes(tmp_path: Path) -> None:
     seen = train(tmp_path / "run", Options(dropout=0.0, exact=False))
     torch.set_num_threads(1)  # on a busy machine more of them wait for each other
+    expected, in_reverse = _losses_alone(backwards=False), _losses_alone(backwards=True)
+    assert len(losses(seen)) == TOTAL
+    for loss, alone, other in zip(losses(seen), expected, in_reverse, strict=True):
+        # Rounding grows a hundredfold in four steps: another order of summation tells how far it may be by now.
+        assert loss == pytest.approx(alone, rel=1e-11 + 20 * abs(other - alone) / alone)
+    assert in_reverse == pytest.approx(expected, rel=1e-8)
+    held = {one.layers for one in seen[TOTAL - 1]}
+    assert held == {(0, 1, 2, 3), (4, 5, 6, 7)}
+
+
+def _losses_alone(*, backwards: bool) -> list[float]:
+    """Train with plain PyTorch in this process. ``backwards``: add up the gradients from the last micro-batch."""
     model = torch.nn.Sequential(*stages(0.0))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, gamma=0.5)
-    expected = [_alone(model, optimizer, scheduler, step) for step in range(TOTAL)]
-    assert losses(seen) == pytest.approx(expected, rel=1e-9)
-    held = {one.layers for one in seen[TOTAL - 1]}
-    assert held == {(0, 1, 2, 3), (4, 5, 6, 7)}
+    return [_alone(model, optimizer, scheduler, step, backwards=backwards) for step in range(TOTAL)]
 
 
 def _alone(
@@ -34,6 +43,8 @@ def _alone(
     optimizer: torch.optim.Optimizer,
     scheduler: torch.optim.lr_scheduler.LRScheduler,
     step: int,
+    *,
+    backwards: bool,
 ) -> float:
     """Do one step; running statistics take the mean change of all micro-batches, as in a training of replicas."""
     from multiworld.training import open_loader
@@ -41,7 +52,8 @@ def _alone(
     loader = open_loader(dataset(), global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, shuffle=True)
     optimizer.zero_grad()
     seen = []
-    for _, (inputs, target) in loader.fetch(step, range(loader.num_micro_batches)):
+    fetched = list(loader.fetch(step, range(loader.num_micro_batches)))
+    for _, (inputs, target) in reversed(fetched) if backwards else fetched:
         loss = loss_of(model(inputs), target)
         (loss / loader.num_micro_batches).backward()  # type: ignore[no-untyped-call]
         seen.append(loss.item())
