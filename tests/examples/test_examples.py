@@ -152,7 +152,12 @@ def _run(name: str) -> None:
         text=True,
         start_new_session=True,
     )
-    output, _ = process.communicate(timeout=50)
+    try:
+        output, _ = process.communicate(timeout=50)
+    except subprocess.TimeoutExpired as error:
+        os.killpg(process.pid, signal.SIGKILL)  # else it, and the pipe, would trouble the tests that follow
+        output, _ = process.communicate()
+        raise AssertionError(f"not done after 50 s:\n{output}") from error
     assert process.returncode == 0, output
     assert EXPECTED[name] in output
     # Its session is its process group too. multiprocessing's resource tracker ends a moment after the last process.
