@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from multiworld.testing import WorkerGroup
-from multiworld.testing.deadlines import wait_until
+from multiworld.testing.deadlines import scaled, wait_until
 from tests import warm_programs
 
 FOLDER = Path(__file__).parents[2] / "examples"
@@ -55,7 +55,9 @@ FORERUNNERS = {"multiworld_asyncio.py", "single_world.py"}  # they go on until t
 REMOTE = "remote_rfc.py"  # run by tests/process/test_remote_launched.py
 GENERATION = "serve_gpt.py"  # run by tests/process/test_serving_generation.py
 
-pytestmark = pytest.mark.process
+DONE_S = scaled(100)  # one that starts six processes takes 35 s on two idle cores
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(scaled(130))]
 
 
 def test_every_example_is_run_here() -> None:
@@ -153,11 +155,11 @@ def _run(name: str) -> None:
         start_new_session=True,
     )
     try:
-        output, _ = process.communicate(timeout=50)
+        output, _ = process.communicate(timeout=DONE_S)
     except subprocess.TimeoutExpired as error:
         os.killpg(process.pid, signal.SIGKILL)  # else it, and the pipe, would trouble the tests that follow
         output, _ = process.communicate()
-        raise AssertionError(f"not done after 50 s:\n{output}") from error
+        raise AssertionError(f"not done after {DONE_S:g} s:\n{output}") from error
     assert process.returncode == 0, output
     assert EXPECTED[name] in output
     # Its session is its process group too. multiprocessing's resource tracker ends a moment after the last process.
