@@ -1,4 +1,4 @@
-"""Collectives of several nodes, as one of them takes part: whoever lacks an input says so, and nobody waits for it."""
+"""One node's part in a collective of several: a member that lacks an input says so, and the others do not wait."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Records(NamedTuple):
 
 
 def send_copy(records: Records, world: PeerWorld, said: SendTo) -> None:
-    """Start to send a tensor. The other node is told of one that is lost."""
+    """Start to send a tensor. If it is lost, tell the other node why."""
     records.arrive((said.id,))
     entry = records.tensors.table.get(said.id)
     if isinstance(entry, Tensor):

@@ -74,7 +74,7 @@ class Peers:
             self._worlds[said.world].part(said.session, said.reason)
 
     def abort(self) -> None:
-        """The master is lost: whoever waits for another node goes on at once, with an error."""
+        """The master is lost: end each wait for another node at once, with an error."""
         with self._told:
             self._is_over = True
             self._told.notify_all()

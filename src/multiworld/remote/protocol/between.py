@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ...errors import ProtocolError
 from ...wire.messages import MessageSet, message
 from . import specs
 from .messages import Failed
-from .records import MAX_ID, Kind, record
+from .records import MAX_ID, Kind, record, unpack
 from .specs import Spec
 
 FAILURES: Final = 1
@@ -67,7 +67,7 @@ def send_to(send: SendTo) -> bytes:
 
 
 def read_send_to(body: bytes) -> SendTo:
-    return SendTo(*_unpack(_SEND, body))
+    return SendTo(*unpack(_SEND, body))
 
 
 def receive_from(receive: ReceiveFrom) -> bytes:
@@ -76,7 +76,7 @@ def receive_from(receive: ReceiveFrom) -> bytes:
 
 
 def read_receive_from(body: bytes) -> ReceiveFrom:
-    id_, world, rank, _ = _unpack(_RECEIVE, body[: _RECEIVE.size])
+    id_, world, rank, _ = unpack(_RECEIVE, body[: _RECEIVE.size])
     try:
         spec, label = json.loads(body[_RECEIVE.size :])
         return ReceiveFrom(id_, world, rank, specs.from_json(spec), _text(label))
@@ -121,19 +121,13 @@ def leave(world: int) -> bytes:
 
 
 def read_leave(body: bytes) -> int:
-    return int(_unpack(_LEAVE, body)[0])
+    return int(unpack(_LEAVE, body)[0])
 
 
 def _text(value: object) -> str:
     if type(value) is not str:
         raise TypeError(f"a text is needed, not {value!r}")
     return value
-
-
-def _unpack(layout: struct.Struct, body: bytes) -> tuple[Any, ...]:
-    if len(body) != layout.size:
-        raise ProtocolError(f"a record of {len(body)} bytes that should have {layout.size}")
-    return layout.unpack(body)
 
 
 @message("not_sent")

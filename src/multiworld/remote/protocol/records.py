@@ -109,7 +109,7 @@ class Ask(NamedTuple):
     outputs: tuple[int, ...]
 
 
-def record(kind: Kind, body: bytes) -> bytes:
+def record(kind: IntEnum, body: bytes) -> bytes:
     return HEAD.pack(kind, len(body)) + body
 
 
@@ -118,7 +118,7 @@ def define(number: int, template: bytes) -> bytes:
 
 
 def read_define(body: bytes) -> tuple[int, bytes]:
-    number = _unpack(_PLAN, body[:4])[0]
+    number = unpack(_PLAN, body[:4])[0]
     if number < FIRST_PLAN:
         raise ProtocolError(f"plan {number}: plans are numbered from {FIRST_PLAN}")
     return number, body[4:]
@@ -129,7 +129,7 @@ def forget(number: int) -> bytes:
 
 
 def read_forget(body: bytes) -> int:
-    return int(_unpack(_PLAN, body)[0])
+    return int(unpack(_PLAN, body)[0])
 
 
 def free(ids: Iterable[int]) -> bytes:
@@ -150,7 +150,7 @@ def release(ids: Iterable[int], passed: Iterable[Passed]) -> bytes:
 
 
 def read_release(body: bytes) -> Release:
-    num_others = _unpack(_PLAN, body[: _PLAN.size])[0]
+    num_others = unpack(_PLAN, body[: _PLAN.size])[0]
     end = _PLAN.size + num_others * _PASSED.size
     if end > len(body):
         raise ProtocolError(f"{num_others} streams in a record of {len(body)} bytes")
@@ -166,7 +166,7 @@ def load(id_: int, spec: Spec, memory: bytes | memoryview) -> bytes:
 
 
 def read_load(body: bytes) -> tuple[int, Spec, bytes]:
-    id_, size = _unpack(_LOAD, body[: _LOAD.size])
+    id_, size = unpack(_LOAD, body[: _LOAD.size])
     end = _LOAD.size + size
     return id_, specs.from_json(_parse(body[_LOAD.size : end])), body[end:]
 
@@ -176,7 +176,7 @@ def arrived(id_: int) -> bytes:
 
 
 def read_arrived(body: bytes) -> int:
-    return int(_unpack(_ID, body)[0])
+    return int(unpack(_ID, body)[0])
 
 
 def fetch(id_: int, request: int) -> bytes:
@@ -184,7 +184,7 @@ def fetch(id_: int, request: int) -> bytes:
 
 
 def read_fetch(body: bytes) -> Fetch:
-    return Fetch(*_unpack(_FETCH, body))
+    return Fetch(*unpack(_FETCH, body))
 
 
 def seed(value: int) -> bytes:
@@ -192,7 +192,7 @@ def seed(value: int) -> bytes:
 
 
 def read_seed(body: bytes) -> int:
-    return int(_unpack(_SEED, body)[0])
+    return int(unpack(_SEED, body)[0])
 
 
 def ask(question: Ask) -> bytes:
@@ -229,7 +229,7 @@ def restore_generator(id_: int) -> bytes:
 
 def read_generator(body: bytes) -> int:
     """Return the id of the tensor with the state."""
-    return int(_unpack(_ID, body)[0])
+    return int(unpack(_ID, body)[0])
 
 
 def record_event(id_: int) -> bytes:
@@ -241,7 +241,7 @@ def wait_event(id_: int) -> bytes:
 
 
 def read_event(body: bytes) -> int:
-    return int(_unpack(_ID, body)[0])
+    return int(unpack(_ID, body)[0])
 
 
 def end() -> bytes:
@@ -253,7 +253,7 @@ def sync(request: int) -> bytes:
 
 
 def read_sync(body: bytes) -> int:
-    return int(_unpack(_ID, body)[0])
+    return int(unpack(_ID, body)[0])
 
 
 def _parse(text: bytes) -> Any:
@@ -263,7 +263,8 @@ def _parse(text: bytes) -> Any:
         raise ProtocolError(f"a bad record: {error}") from None
 
 
-def _unpack(layout: struct.Struct, body: bytes) -> tuple[Any, ...]:
+def unpack(layout: struct.Struct, body: bytes) -> tuple[Any, ...]:
+    """Return the numbers of a body. Raises ProtocolError for one of another size."""
     if len(body) != layout.size:
         raise ProtocolError(f"a record of {len(body)} bytes that should have {layout.size}")
     return layout.unpack(body)

@@ -12,12 +12,12 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ...errors import MessageError, ProtocolError
 from . import specs
 from .messages import TO_MASTER, Failed
-from .records import HEAD, MAX_ID
+from .records import HEAD, MAX_ID, record, unpack
 from .specs import Spec
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
@@ -118,31 +118,31 @@ def read_manifest(encoded: bytes | memoryview) -> Manifest:
 
 
 def snapshot(request: int) -> bytes:
-    return _record(RecoveryKind.SNAPSHOT, _SNAPSHOT.pack(request))
+    return record(RecoveryKind.SNAPSHOT, _SNAPSHOT.pack(request))
 
 
 def read_snapshot(body: bytes) -> int:
-    return int(_unpack(_SNAPSHOT, body)[0])
+    return int(unpack(_SNAPSHOT, body)[0])
 
 
 def restore(request: int, definitions: bytes, manifest: bytes) -> bytes:
     """``request``: the memories come with its tag. ``definitions``: records of all that was defined by then."""
-    return _record(RecoveryKind.RESTORE, _RESTORE.pack(request, len(definitions)) + definitions + manifest)
+    return record(RecoveryKind.RESTORE, _RESTORE.pack(request, len(definitions)) + definitions + manifest)
 
 
 def read_restore(body: bytes) -> tuple[int, bytes, Manifest]:
-    request, size = _unpack(_RESTORE, body[: _RESTORE.size])
+    request, size = unpack(_RESTORE, body[: _RESTORE.size])
     end = _RESTORE.size + size
     return request, body[_RESTORE.size : end], read_manifest(body[end:])
 
 
 def repeat(question: bytes, expected: bytes) -> bytes:
     """``question``: the body of the record that asked. ``expected``: its answer; empty if nobody knows it."""
-    return _record(RecoveryKind.REPEAT, _REPEAT.pack(len(question)) + question + expected)
+    return record(RecoveryKind.REPEAT, _REPEAT.pack(len(question)) + question + expected)
 
 
 def read_repeat(body: bytes) -> tuple[bytes, bytes]:
-    (size,) = _unpack(_REPEAT, body[: _REPEAT.size])
+    (size,) = unpack(_REPEAT, body[: _REPEAT.size])
     end = _REPEAT.size + size
     if end > len(body):
         raise ProtocolError(f"a question of {size} bytes in a record of {len(body)}")
@@ -171,10 +171,6 @@ def chunks(sizes: Iterable[int]) -> Iterator[list[Part]]:
         yield chunk
 
 
-def _record(kind: RecoveryKind, body: bytes) -> bytes:
-    return HEAD.pack(kind, len(body)) + body
-
-
 def _number(value: object) -> int:
     if type(value) is not int or not 0 <= value < MAX_ID:
         raise ValueError(f"{value!r} is no number from 0")
@@ -192,9 +188,3 @@ def _text(value: object) -> str:
     if type(value) is not str:
         raise TypeError(f"{value!r} is no text")
     return value
-
-
-def _unpack(layout: struct.Struct, body: bytes) -> tuple[Any, ...]:
-    if len(body) != layout.size:
-        raise ProtocolError(f"a record of {len(body)} bytes that should have {layout.size}")
-    return layout.unpack(body)

@@ -1,4 +1,4 @@
-"""A snapshot holds what was there when it was begun, whatever is written while it is sent."""
+"""A snapshot holds what was there at its beginning. Writes while it is sent do not change it."""
 
 from __future__ import annotations
 

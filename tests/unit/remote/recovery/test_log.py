@@ -111,7 +111,7 @@ def with_requests(batches: Sequence[list[bytes]]) -> list[list[bytes]]:
 def test_the_log_and_its_definitions_are_all_that_a_node_needs(
     drawn: list[list[bytes]], begin: int, data: st.DataObject
 ) -> None:
-    """Whatever is dropped: definitions and log together define what the whole stream defines, at the same positions."""
+    """Definitions and log define what the whole stream defines, at the same positions, however much was dropped."""
     batches = with_requests(drawn)
     log = log_at(begin)
     for batch in batches:
