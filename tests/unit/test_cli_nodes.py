@@ -34,8 +34,8 @@ def test_the_table_has_a_line_for_each_node_also_for_one_that_is_not_there() -> 
 
 
 def test_a_bad_address_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert nodes.main(["nowhere"]) == 2
-    assert "multiworld nodes: bad store address 'tcp://nowhere'" in capsys.readouterr().err
+    assert nodes.main(["nowhere:x"]) == 2
+    assert "multiworld nodes: bad store address 'tcp://nowhere:x'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "worker-3"])

@@ -18,6 +18,7 @@ from ..elastic.job.status import JobStatus
 from ..errors import MultiworldError
 from ..wire.endpoints.addresses import is_address
 from ..wire.endpoints.bracketed import bracketed
+from ..wire.endpoints.ports import NODES_PORT
 from ..wire.endpoints.token import check_token
 from ..world.launcher.launched import token_of_environment
 from .cluster import clock, cluster_parser, conversation, table, told
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 NODES, SERVE = "multiworld nodes", "multiworld nodes serve"
 AT_ADDRESSES = f"Nodes at addresses are listed by {NODES} tcp://HOST:PORT,..."
-PORT = 29500
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 EPILOG = """\
 With addresses, the nodes there are asked: MULTIWORLD_TOKEN must be theirs. Without, a running job is asked: the only
@@ -183,7 +183,9 @@ def parser_of_serve() -> CommandParser:
     parser = CommandParser(
         prog=SERVE, description="Serve remote tensors to one master after the other.", epilog=EPILOG_OF_SERVE
     )
-    parser.add_argument("--port", type=int, default=PORT, help=f"where masters come (default: {PORT}; 0: a free one)")
+    parser.add_argument(
+        "--port", type=int, default=NODES_PORT, help=f"where masters come (default: {NODES_PORT}; 0: a free one)"
+    )
     parser.add_argument(
         "--host",
         default=LOOPBACK[0],

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from ...store.base import parse_store_url
+from ...wire.endpoints.addresses import is_address
+from ...wire.endpoints.ports import NODES_PORT
 from ...world.manager import WorldManager
 from ..master.nodes import Nodes
 from ..master.roster import NodePlace
@@ -46,12 +48,24 @@ def connect_to(addresses: str, settings: Settings, timeout_s: float) -> Nodes:
 
 
 def urls_of(addresses: str) -> list[str]:
-    """Return ``tcp://HOST:PORT`` of each. Raises ValueError, TypeError."""
+    """Return ``tcp://HOST:PORT`` of each; without a port it is that of ``multiworld nodes serve``.
+
+    Raises ValueError, TypeError.
+    """
     if not isinstance(addresses, str):
         raise TypeError(f'addresses is one string, as "tcp://a:29500,b:29500", got {type(addresses).__name__}')
-    parts = [part.strip() for part in addresses.split(",")]
-    urls = [str(parse_store_url(part if "://" in part else f"tcp://{part}")) for part in parts]
+    urls = [_url_of(part.strip()) for part in addresses.split(",")]
     twice = {url for url in urls if urls.count(url) > 1}
     if twice:
         raise ValueError(f"{addresses!r}: {min(twice)} is named twice")
     return urls
+
+
+def _url_of(address: str) -> str:
+    url = address if "://" in address else f"tcp://{address}"
+    scheme, _, place = url.partition("://")
+    host = place.rstrip("/")
+    if ":" in host and is_address(host):
+        raise ValueError(f"{address!r}: put an IPv6 address in brackets, as tcp://[fd00::7]:{NODES_PORT}")
+    has_port = ":" in host.rpartition("]")[2]
+    return str(parse_store_url(url if has_port or not host else f"{scheme}://{host}:{NODES_PORT}"))

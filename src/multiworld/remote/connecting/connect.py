@@ -34,8 +34,9 @@ def connect(
     and rank N is node N: there this call serves the master, and ends the program when the master is done. Node 0 is a
     process beside the master, which starts at its first use.
 
-    ``addresses``: of nodes that ``multiworld nodes serve`` has started, as ``"tcp://a:29500,b:29500"``; they get the
-    numbers from 1. ``token``: their secret; default: ``MULTIWORLD_TOKEN``. ``backend``: the channel of large tensors.
+    ``addresses``: of nodes that ``multiworld nodes serve`` has started, as ``"tcp://a:29500,b:29500"``, where 29500
+    may be left out; they get the numbers from 1. ``token``: their secret; default: ``MULTIWORLD_TOKEN``.
+    ``backend``: the channel of large tensors.
     ``allow``: namespaces of operators that the launcher's nodes execute besides PyTorch's.
     ``calls``: functions for ``nodes[1].call``, as ``"package.module:function"``: each rank calls those that its own
     program declares here. ``num_threads``: of each node's operations; default: as many as this process has; 0: as many

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from multiworld.cli.nodes import parser_of_serve
 from multiworld.remote import ConnectError, connect
 from multiworld.remote.connecting import launched
 from multiworld.remote.connecting.addresses import urls_of
@@ -36,9 +37,30 @@ def test_addresses_are_a_list_of_urls() -> None:
     assert urls_of("tcp://a:29500, b:29501") == ["tcp://a:29500", "tcp://b:29501"]
 
 
+def test_an_address_without_a_port_has_that_of_nodes_serve() -> None:
+    assert parser_of_serve().parse_args([]).port == 29500
+    assert urls_of("10.0.0.7,tcp://a, tcp://b/,[fd00::7],c:1,tcp://[fd00::7]:2") == [
+        "tcp://10.0.0.7:29500",
+        "tcp://a:29500",
+        "tcp://b:29500",
+        "tcp://[fd00::7]:29500",
+        "tcp://c:1",
+        "tcp://[fd00::7]:2",
+    ]
+
+
 @pytest.mark.parametrize(
     ("addresses", "reason"),
-    [("tcp://a", "expected tcp://HOST:PORT"), ("", "expected tcp://HOST:PORT"), ("a:1,tcp://a:1", "named twice")],
+    [
+        ("", "expected tcp://HOST:PORT"),
+        ("a,", "expected tcp://HOST:PORT"),
+        ("http://a", "expected tcp://HOST:PORT"),
+        ("a:b", "the port 'b' is not a number"),
+        ("a:", "the port '' is not a number"),
+        ("fd00::8", r"in brackets, as tcp://\[fd00::7\]:29500"),
+        ("a:1,tcp://a:1", "named twice"),
+        ("a,tcp://a:29500", "named twice"),
+    ],
 )
 def test_bad_addresses_are_refused(addresses: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
