@@ -226,11 +226,11 @@ class NodeRecovery:
 
     def _send(self, link: Link, part: Repeated) -> None:
         for sending in self._start_sending(part):
-            self.session.wait_sent(link, sending)
+            self.session.loader.wait_sent(link, sending)
 
     def _start_sending(self, part: Repeated) -> list[Operation[None]]:
         large = [(id_, *self._log.large(id_)) for id_ in part.arrivals]
-        sends = [self.session.send_large(elements, id_, spec) for id_, elements, spec in large]
+        sends = [self.session.loader.send_large(elements, id_, spec) for id_, elements, spec in large]
         self.session.stream.transmit(part.data)
         return sends
 

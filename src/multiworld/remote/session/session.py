@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,7 +19,6 @@ import torch
 from torch import Tensor
 
 from ...channel.payload.small_message import Received
-from ...channel.payload.tensors import memory_of
 from ...errors import (
     MultiworldError,
 )
@@ -28,13 +26,12 @@ from ...wire.progress.operation import Operation
 from ...world.world import World
 from ..errors import ConnectionEndedError, NodeDeadError, RemoteError
 from ..lane import bytes_of, listen
-from ..protocol import lanes, records, specs
+from ..protocol import lanes, records
 from ..protocol.calls import DeclaredCall
-from ..protocol.elements import arrived_spec, elements_of, shares_memory, tensor_of
+from ..protocol.elements import arrived_spec, tensor_of
 from ..protocol.messages import (
     TO_MASTER,
     TO_NODE,
-    Arrives,
     AskStatistics,
     Declined,
     Executed,
@@ -51,17 +48,14 @@ from ..protocol.reply import elements_in, read
 from ..protocol.specs import Spec
 from .command_queue import ignore
 from .command_stream import CommandStream, SessionStatistics
-from .large_origins import LARGE_BYTES
-from .large_origins import note as note_large
-from .large_tensors import LargeTensors
 from .lifetime import Lifetime, Link, reason_of
-from .origins import Origin, here, line_of, origin
+from .loader import Loader
+from .origins import here
 from .plainly import plainly
 from .recovering import Recovery
 from .requests import Requests, Waited
 from .streams import Streams
 from .sync_points import SyncPoints
-from .waits import Wait, count_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +104,8 @@ class Session:
         self._sync_points = sync_points
         self._death_was_seen = False
         self.requests = Requests(number, self._life, self.streams, self._check_alive, self._seen)
-        self._large = LargeTensors()
+        self.loader = Loader(self._life, self.streams, self.lock, self.statistics, self._tell)
+        """Sends tensors to the node."""
         self.connect(world, bulk, on_hello)
 
     def connect(self, world: World, bulk: World, on_hello: Callable[[NodeHello], None] = lambda hello: None) -> None:
@@ -214,73 +209,12 @@ class Session:
             if stream is not None:
                 stream.executed(said)
         elif isinstance(said, Declined):
-            self._large.give_up(said.id)
+            self.loader.give_up(said.id)
         elif isinstance(said, Parted):
             self.on_parted(said)
         elif isinstance(said, NodeHello):
             self.hello = said
             self._on_hello(said)
-
-    # ---- tensors to the node
-
-    @plainly
-    def load(self, tensor: Tensor, id_: int, *, wait: bool = True, depth: int = 1) -> Spec:
-        """Send the values of a local tensor. ``wait``: until its memory may be changed."""
-        plain, spec = elements_of(tensor)
-        self.statistics.sent_bytes += plain.nbytes
-        if plain.nbytes <= lanes.INLINE_BYTES:
-            self.emit(records.load(id_, spec, memory_of(plain)), "send", depth + 1)
-            return spec
-        place = origin(sys._getframe(depth))
-        count_bytes(place, plain.nbytes)
-        if plain.nbytes >= LARGE_BYTES:
-            note_large([id_], place)
-        if self.recovery is not None:
-            self._load_kept(self.recovery, plain.clone() if shares_memory(plain, tensor) else plain, id_, spec, place)
-            return spec
-        link, stream = self.link, self.streams.present
-        try:
-            sending = self._large.start(link, plain, id_, stream.room)
-        except MultiworldError as error:
-            self._life.lose(reason_of(error), link)
-            return spec
-        with self.lock:
-            stream.queue.append((records.arrived(id_), "send", place))
-            self._announce(id_, spec)
-        stream.queued()
-        if wait:
-            try:
-                with Wait("send", line_of(place)):
-                    self._large.wait(link, sending)
-            except MultiworldError as error:
-                self._life.lose(reason_of(error), link)
-        return spec
-
-    def _load_kept(self, recovery: Recovery, elements: Tensor, id_: int, spec: Spec, place: Origin) -> None:
-        """Send values that nobody changes, and keep them for a node that is made anew."""
-        with self.lock:
-            recovery.keep_large(id_, elements, spec)
-            self.stream.queue.append((records.arrived(id_), "send", place))
-            if self.away is None:
-                with suppress(MultiworldError):  # it is lost, and gets them later
-                    self.send_large(elements, id_, spec)
-            else:
-                self.stream.flush(may_wait=False)
-                self.stream.room.hold_until(self.stream.queue.position, elements.nbytes)
-        self.stream.flush()
-
-    def send_large(self, elements: Tensor, id_: int, spec: Spec) -> Operation[None]:
-        """Send a large tensor, and say that it comes. Raises the error of a world that is broken."""
-        sending = self._large.start(self.link, elements, id_, self.stream.room)
-        self._announce(id_, spec)
-        return sending
-
-    def wait_sent(self, link: Link, sending: Operation[None]) -> None:
-        """Wait until a large tensor is sent. Raises the error of a world that is broken."""
-        self._large.wait(link, sending)
-
-    def _announce(self, id_: int, spec: Spec) -> None:
-        self._tell(Arrives(id=id_, spec=specs.to_json(spec)), lanes.ARRIVALS)
 
     # ---- values from the node
 

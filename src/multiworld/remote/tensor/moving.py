@@ -43,7 +43,7 @@ def send(cls: type[Any], session: Session, tensor: Tensor, *, wait: bool = True)
     if tensor.layout is not torch.strided:
         raise UnsupportedOperationError("send", f"the tensor is {tensor.layout}", "Send tensor.to_dense()")
     id_ = next_id()
-    spec = session.load(tensor, id_, wait=wait)
+    spec = session.loader.load(tensor, id_, wait=wait)
     return make(cls, session, number_of(spec), id_)
 
 
