@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
 from ...errors import MultiworldError
 from ...wire.progress.operation import Operation
+from ..large_memory import LargeMemory
 from ..protocol.between import NotSent, NotTaken, ReceiveFrom, SendTo
 from ..protocol.elements import elements_of, tensor_of
 from ..protocol.messages import Failed
@@ -23,6 +23,7 @@ class Tensors(Protocol):
     """The tensors of a node, and those that are being sent."""
 
     table: Table
+    memory: LargeMemory
 
     def note_sending(self, elements: Tensor, operation: Operation[None], wait: Callable[[], object]) -> None: ...
 
@@ -60,7 +61,7 @@ def receive_copy(records: Records, world: PeerWorld, said: ReceiveFrom) -> None:
     """Start to receive a tensor. The other node is told if there is no memory for it."""
     table = records.tensors.table
     try:
-        elements = torch.empty(said.spec.num_elements, dtype=said.spec.dtype)
+        elements = records.tensors.memory.tensor(said.spec.num_elements, said.spec.dtype)
     except (RuntimeError, MemoryError) as error:
         table[said.id] = Lost(records.failed(error))
         world.tell(said.rank, NotTaken(target=said.id))

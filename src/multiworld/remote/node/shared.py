@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from ...errors import MultiworldError
 from ...wire.progress.operation import Operation
 from ...world.world import World
+from ..large_memory import LargeMemory
 from ..protocol import lanes, specs
 from ..protocol.elements import tensor_of
 from ..protocol.messages import Arrives
@@ -35,7 +35,7 @@ class Sending(NamedTuple):
 class Shared:
     """``sending``: tensors on their way elsewhere; an operation that writes one waits until it is sent.
 
-    ``peers``: the worlds with other nodes.
+    ``peers``: the worlds with other nodes. ``memory``: for large tensors that come.
     """
 
     def __init__(self, bulk: World, allowed: Iterable[str] = ALLOWED, functions: Functions | None = None) -> None:
@@ -47,6 +47,7 @@ class Shared:
         self.sending: list[Sending] = []
         self.peers = Peers()
         self.bulk = bulk
+        self.memory = LargeMemory(bulk.later)
         self._lock = threading.Lock()  # guards the lines below and above
         self._announced = threading.Condition(self._lock)
         self._arrivals: dict[int, Arriving | Exception] = {}
@@ -57,6 +58,7 @@ class Shared:
         with self._announced:
             self._is_over = True
             self._announced.notify_all()
+        self.memory.clear()
         self.streams.end_all()
 
     def expect(self, arrives: Arrives) -> bool:
@@ -66,7 +68,7 @@ class Shared:
         """
         spec = specs.from_json(arrives.spec)
         try:
-            elements = torch.empty(spec.num_elements, dtype=spec.dtype)
+            elements = self.memory.tensor(spec.num_elements, spec.dtype)
         except (RuntimeError, MemoryError) as error:
             self._keep(arrives.id, error)
             return False

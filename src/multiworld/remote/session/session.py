@@ -26,6 +26,7 @@ from ...wire.progress.operation import Operation
 from ...world.world import World
 from ..errors import ConnectionEndedError, NodeDeadError, RemoteError
 from ..lane import bytes_of, listen
+from ..large_memory import LargeMemory
 from ..protocol import lanes, records
 from ..protocol.calls import DeclaredCall
 from ..protocol.elements import arrived_spec, tensor_of
@@ -104,6 +105,7 @@ class Session:
         self._sync_points = sync_points
         self._death_was_seen = False
         self.requests = Requests(number, self._life, self.streams, self._check_alive, self._seen)
+        self._memory = LargeMemory(lambda delay_s, call: self.world.later(delay_s, call))
         self.loader = Loader(self._life, self.streams, self.lock, self.statistics, self._tell)
         """Sends tensors to the node."""
         self.connect(world, bulk, on_hello)
@@ -228,7 +230,7 @@ class Session:
                 reply = self.requests.reply_on(link, waited)
                 if isinstance(reply, memoryview):
                     return elements_in(reply, spec)
-                values = torch.empty(spec.num_elements, dtype=spec.dtype)
+                values = self._elements(spec)
                 link.bulk.blocking.recv(values, lanes.NODE, lanes.FIRST_REPLY + waited.request)
                 return values
 
@@ -258,13 +260,17 @@ class Session:
                     reply = self.requests.read(bytes_of(await link.world.recv_tensors(lanes.NODE, tag)), waited)
                     if isinstance(reply, memoryview):
                         return elements_in(reply, spec)
-                    values = torch.empty(spec.num_elements, dtype=spec.dtype)
+                    values = self._elements(spec)
                     await link.bulk.recv(values, lanes.NODE, tag)
                     return values
                 except RemoteError:
                     raise
                 except MultiworldError as error:
                     self.requests.interrupted(link, error, waited)
+
+    @plainly
+    def _elements(self, spec: Spec) -> Tensor:
+        return self._memory.tensor(spec.num_elements, spec.dtype)
 
     def ask(
         self, template: bytes, ids: tuple[int, ...], floats: tuple[float, ...], num_ids: int, operation: str
@@ -426,6 +432,7 @@ class Session:
     def end(self, reason: str) -> None:
         """The connection ends here; its tensors can't be used any more."""
         self.free = ignore
+        self._memory.clear()
         self._life.end(reason)
 
     def forked(self, reason: str) -> None:
@@ -454,6 +461,7 @@ class Session:
 
     def _clear(self) -> None:
         """Give up what waits for a lost node, and the worlds that may still stand."""
+        self._memory.clear()
         for stream in self.streams.all():
             stream.discard()
             stream.failures.clear()

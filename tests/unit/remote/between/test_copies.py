@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from multiworld.remote.errors import NodeDeadError, RemoteOperationError
-from multiworld.remote.node import copies
+from multiworld.remote.large_memory import LargeMemory
 from multiworld.remote.session.sync_points import no_sync
 
 from ..fake_node import remote_of, values
@@ -97,10 +97,10 @@ def test_a_target_without_memory_is_told_and_the_source_is_not_kept_waiting(
     source = nodes[1].ones(3)
     values(source)
 
-    def empty(*_: object, **__: object) -> torch.Tensor:
+    def no_room(*_: object) -> torch.Tensor:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(copies, "torch", type("no_room", (), {"empty": staticmethod(empty)}))
+    monkeypatch.setattr(LargeMemory, "tensor", no_room)
     lost = source.to_node(2)
     with pytest.raises(RemoteOperationError, match=r"to_node failed on node 2.*no room"):
         values(lost)
