@@ -161,7 +161,7 @@ class ConnectError(RemoteError):
 
 
 class DeviceNameError(RemoteError):
-    """``remote.use_device_name()`` can't have PyTorch's place for one more device type (``reason``)."""
+    """``"remote:N"`` is no device here: the name was not asked for, or its place is taken (``reason``)."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -169,6 +169,6 @@ class DeviceNameError(RemoteError):
 
     def __str__(self) -> str:
         return (
-            f'"remote:N" can\'t be a device in this process: {self.reason}. PyTorch has place for one. '
+            f'"remote:N" is no device in this process: {self.reason}. '
             "All else works without the name: nodes[1].load(model), nodes[1].send(tensor), tensor.fetch()"
         )

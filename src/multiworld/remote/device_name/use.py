@@ -34,9 +34,9 @@ def use_device_name() -> None:
 def _take() -> None:
     owner = torch._C._get_privateuse1_backend_name()
     if owner != _UNNAMED:
-        raise DeviceNameError(f"the backend {owner!r} has it")
+        raise DeviceNameError(f"PyTorch has place for one name, and the backend {owner!r} has it")
     if torch._C._dispatch_has_kernel_for_dispatch_key("aten::empty.memory_format", "PrivateUse1"):
-        raise DeviceNameError("a backend without a name has it")
+        raise DeviceNameError("PyTorch has place for one name, and a backend without a name has it")
     if hasattr(torch, NAME):
         raise DeviceNameError(f"there is a module torch.{NAME} already")
     setup = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)

@@ -16,6 +16,7 @@ from ..session.session import Session
 from ..tensor.calling import call
 from ..tensor.creating import OnNode
 from ..tensor.moving import send
+from ..tensor.naming import check_in_use
 from ..tensor.remote_tensor import RemoteTensor
 from .streams import Stream
 
@@ -45,6 +46,7 @@ class Node:
             raise AttributeError(f"a node has no attribute {name!r}, and torch has no function of that name")
 
         def make(*args: Any, **kwargs: Any) -> Any:
+            check_in_use(kwargs.get("device"))
             with self:
                 return function(*args, **kwargs)
 

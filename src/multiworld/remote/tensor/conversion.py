@@ -14,14 +14,14 @@ from ..session.open_connections import session_of
 from ..session.session import Session
 from .foreseeing import meta_of
 from .moving import MASTER, Place, moved, place_of
-from .naming import DeviceName, node_of
+from .naming import DeviceName, check_in_use, node_of
 
 _BY_LABEL: Final = ("torch.optim.", "torch.nn.utils.clip_grad")
 """Modules of PyTorch that take the device from C++, where it is the label: they mean the place where the tensor is."""
 
 
 def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-    """Raises ConnectError for an unknown node, UnsupportedOperationError for a device of another kind."""
+    """Raises ConnectError for an unknown node, DeviceNameError, UnsupportedOperationError for another device."""
     other = kwargs.pop("other", None)
     if args and isinstance(args[0], Tensor):
         other, args = args[0], args[1:]
@@ -31,6 +31,7 @@ def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
     places = 2 if args and type(args[0]) is torch.dtype else 3
     if len(args) > places:
         args, copy = args[:places], bool(args[places])
+    check_in_use(args[0] if args else kwargs.get("device"))
     device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
     if device is not None and device.type == "meta":
         return meta_of(tensor.spec).to(dtype or tensor.dtype)

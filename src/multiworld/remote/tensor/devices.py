@@ -14,6 +14,7 @@ from ..session.plainly import plainly
 from ..session.session import Session
 from .dispatch import dispatch
 from .moving import send
+from .naming import check_in_use
 from .planned import create
 
 CPU: Final = torch.device("cpu")
@@ -23,7 +24,7 @@ aten = torch.ops.aten
 def device_of(device: int | str | torch.device | None) -> torch.device:
     """Return a device of a node: an int is the index of a GPU, -1 and None are its CPU.
 
-    Raises ValueError, TypeError, and RuntimeError for the name of none.
+    Raises ValueError, TypeError, DeviceNameError, and RuntimeError for the name of none.
     """
     if device is None or (type(device) is int and device == -1):
         return CPU
@@ -33,6 +34,7 @@ def device_of(device: int | str | torch.device | None) -> torch.device:
         return torch.device("cuda", device)
     if isinstance(device, bool) or not isinstance(device, (str, torch.device)):
         raise TypeError(f"device={device!r}: expected the index of a GPU of the node, or a device")
+    check_in_use(device)
     found = torch.device(device)
     return torch.device(found.type, 0) if found.index is None and found.type != "cpu" else found
 
@@ -52,6 +54,7 @@ def moved_to(tensor: Any, device: torch.device) -> Any:
 def new_tensor(like: Any, data: Any, dtype: torch.dtype | None, device: Any, options: Keywords) -> Any:
     """Return data as a tensor where ``like`` is, or on a device that is named, of the dtype of ``like`` if none is."""
     if device is not None:
+        check_in_use(device)
         return torch.tensor(data, dtype=dtype or like.dtype, device=device, **options)
     gradient = bool(options.get("requires_grad"))
     there = send(type(like), like._session, plain_tensor(data, dtype or like.dtype))

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import torch
 
+from ..errors import DeviceNameError
+
 NAME: Final = "remote"
 
 
@@ -30,3 +32,9 @@ def node_of(device: Any) -> int | None:
     if told.type != NAME:
         return None
     return told.index or 0
+
+
+def check_in_use(device: Any) -> None:
+    """Raises DeviceNameError for ``"remote:N"`` before the name is in use: PyTorch's error does not say what to do."""
+    if isinstance(device, str) and device.partition(":")[0] == NAME and not DeviceName.in_use:
+        raise DeviceNameError("remote.use_device_name() was not called. Call it first")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
-from multiworld.remote import Node, RemoteOperationError
+from multiworld.remote import DeviceNameError, Node, RemoteOperationError
 from multiworld.remote.tensor.devices import device_of, empty_on, moved_to
 from multiworld.remote.tensor.remote_tensor import RemoteTensor
 from tests.unit.remote.fake_node import values
@@ -63,3 +65,19 @@ def test_gradients_come_back_to_the_device_of_what_was_copied(node: Node) -> Non
 def test_a_tensor_that_is_there_is_not_copied(node: Node) -> None:
     x = node.send(torch.ones(3))
     assert moved_to(x, torch.device("cpu")) is x
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda node: node.ones(2).to("remote:1"),
+        lambda node: node.ones(2).to(device="remote:2", dtype=torch.float64),
+        lambda node: node.ones(2).cuda("remote:1"),
+        lambda node: node.ones(2).new_tensor([1.0], device="remote"),
+        lambda node: node.zeros(2, device="remote:1"),
+    ],
+    ids=["to", "to(device=)", "cuda", "new_tensor", "zeros"],
+)
+def test_the_device_name_has_to_be_asked_for(node: Node, use: Callable[[Node], object]) -> None:
+    with pytest.raises(DeviceNameError, match=r"no device .*remote\.use_device_name\(\) was not called.* first"):
+        use(node)
