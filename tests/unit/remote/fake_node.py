@@ -59,6 +59,7 @@ class FakeWorld:
         self._lock = threading.Lock()  # guards the two lines below
         self._came: dict[int, deque[Payload]] = {}
         self._pending: dict[int, deque[Operation[Payload]]] = {}
+        self._late: dict[int, list[Payload]] = {}  # by tag, of what is kept back
 
     @property
     def awaits_reply(self) -> bool:
@@ -146,7 +147,18 @@ class FakeWorld:
             operation.fail(self.error)
         self._broken.succeed(None)
 
+    def keep_back(self, tag: int) -> None:
+        """What comes with this tag is handled only after ``deliver_late``: another thread is slow with it."""
+        self._late[tag] = []
+
+    def deliver_late(self, tag: int) -> None:
+        for payload in self._late.pop(tag):
+            self._deliver(tag, payload)
+
     def _deliver(self, tag: int, payload: Payload) -> None:
+        if tag in self._late:
+            self._late[tag].append(payload)
+            return
         with self._lock:
             waiting = self._pending.get(tag)
             operation = waiting.popleft() if waiting else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -23,6 +25,7 @@ class Log(Protocol):
 class CommandQueue:
     """``append`` and ``free`` from any thread, also from a finalizer; all else by one thread at a time.
 
+    ``confirmed``: all records before this position are executed. ``told``: what failed of those before is known, too.
     ``log``: gets all that is taken, if there is one. ``free_record``: makes the record that frees ids, behind all
     commands of this queue that may use them.
     """
@@ -34,10 +37,11 @@ class CommandQueue:
         self._freed = [] if freed is None else freed
         self.free_record: Callable[[list[int]], bytes] = records.free
         self.free: Callable[[int], object] = self._freed.append
+        self._lines = threading.Lock()  # what stands in ``_sent`` goes, and is looked for, by several threads
         self._sent: deque[Command] = deque()
         self._first = 0  # position of the first in ``_sent``
         self.position = 0  # of the next record to be sent
-        self.confirmed = 0
+        self.confirmed = self.told = 0
         self._behind_sent = 0  # the position behind the last record that was sent and is no free
         self.log: Log | None = None
 
@@ -73,10 +77,11 @@ class CommandQueue:
         """The node is lost: forget all, and take nothing more. The oldest of the user's commands stays known."""
         self.append, self.free = self._append_to_lost, ignore
         first = self._first_of_user()
-        self._sent.clear()
-        self._first = self.position
-        if first is not None:
-            self._sent.append(first)
+        with self._lines:
+            self._sent.clear()
+            self._first = self.position
+            if first is not None:
+                self._sent.append(first)
         del self._freed[:], self.waiting[:]
 
     def _append_to_lost(self, command: Command) -> None:
@@ -84,38 +89,48 @@ class CommandQueue:
             self._sent.append(command)
 
     def confirm(self, position: int) -> None:
-        """All records before ``position`` were executed: their lines are needed no more."""
-        if position <= self.confirmed:
-            return
-        self.confirmed = position
-        for _ in range(min(position - self._first, len(self._sent))):
-            self._sent.popleft()
-            self._first += 1
+        """All records before ``position`` were executed. Some may have failed: their lines are still needed."""
+        self.confirmed = max(self.confirmed, position)
+
+    def tell(self, position: int) -> None:
+        """As ``confirm``, and what failed of them was noted: their lines are needed no more."""
+        self.confirm(position)
+        self.told = max(self.told, position)
+        with self._lines:
+            for _ in range(min(position - self._first, len(self._sent))):
+                self._sent.popleft()
+                self._first += 1
 
     def find(self, position: int) -> tuple[str, str]:
-        """Return operation and line of a record that was sent and is not confirmed."""
-        index = position - self._first
-        if not 0 <= index < len(self._sent):
+        """Return operation and line of a record that was sent, and of which it was not told whether it failed."""
+        command = self._at(position)
+        if command is None:
             return "an operation", "a line that is not known any more"
-        _, operation, place = self._sent[index]
-        return operation, line_of(place)
+        return command[1], line_of(command[2])
 
     def shown(self, position: int) -> str:
         """Return operation and line of a record of the user's that is not confirmed; empty for another one."""
-        index = position - self._first
-        sent = self._sent.copy()
-        if not 0 <= index < len(sent) or sent[index][2] is None:
+        command = self._at(position)
+        if command is None or command[2] is None or position < self.confirmed:
             return ""
-        return f"{sent[index][1]} at {line_of(sent[index][2])}"
+        return f"{command[1]} at {line_of(command[2])}"
 
     def first_unconfirmed(self) -> str:
         """Return the oldest operation that may be lost, with its line; empty if there is none."""
         first = self._first_of_user()
         return "" if first is None else f"{first[1]} at {line_of(first[2])}"
 
+    def _at(self, position: int) -> Command | None:
+        with self._lines:
+            index = position - self._first
+            return self._sent[index] if 0 <= index < len(self._sent) else None
+
     def _first_of_user(self) -> Command | None:
         # ``copy`` and slices are taken at once: other threads append meanwhile.
-        return next((each for each in (*self._sent.copy(), *self.waiting[:]) if each[2] is not None), None)
+        with self._lines:
+            sent, num_executed = self._sent.copy(), max(0, self.confirmed - self._first)
+        waiting = (*itertools.islice(sent, num_executed, None), *self.waiting[:])
+        return next((each for each in waiting if each[2] is not None), None)
 
     @property
     def end(self) -> int:

@@ -199,15 +199,21 @@ class CommandStream:
         """The node has executed some of it."""
         self.executed_to = said.position
         for failed in said.failures:
-            if failed.position >= self.queue.confirmed:  # else it was told before, by the node that was lost since
+            if failed.position >= self.queue.told:  # else it was told before, by the node that was lost since
                 self.failures.note(failed)
-        self.confirm(said.position)
+        with self._lock:
+            self.queue.tell(said.position)
+        self.room.confirm(said.position)
 
     def confirm(self, position: int) -> None:
-        """All records before ``position`` were executed."""
+        """All records before ``position`` were executed: an answer says so, and may be here before the news of them."""
         with self._lock:
             self.queue.confirm(position)
         self.room.confirm(position)
+
+    def wait_told(self, position: int, is_lost: Callable[[], bool]) -> None:
+        """Wait until it is known which records before ``position`` failed, or the node is lost."""
+        self.room.wait_while(lambda: self.queue.told < position and not is_lost() and not self._is_over())
 
     def _is_behind(self) -> bool:
         return not self._is_over() and self.room.is_behind(self.queue.num_unconfirmed)

@@ -373,11 +373,17 @@ class Session:
             if not stream.is_closed
         ]
         for waited in asked:
-            self.requests.wait_for(waited, partial(self.requests.reply_on, waited=waited))
+            self.requests.wait_for(waited, partial(self._executed, waited))
         for stream in streams:
             if stream.last_position is not None:
                 stream.wait_confirmed(stream.last_position)
                 self._check_alive(operation, line)
+
+    def _executed(self, waited: Waited, link: Link) -> None:
+        """Receive the answer to a ``sync``, and know what failed before it: the node said that first."""
+        self.requests.reply_on(link, waited)
+        if waited.stream is not None and waited.position is not None:
+            waited.stream.wait_told(waited.position + 1, lambda: link.lost)
 
     def _seen(self, failed: Failed) -> RemoteError:
         """Return the error that somebody gets now: it may be that of another node, whose tensor was to come here."""

@@ -27,7 +27,7 @@ def test_a_lost_node_takes_nothing_more_and_the_first_command_that_it_had_not_co
     for name in ("done", "define", "first", "second"):
         queue.append(command(name, is_users=name != "define"))
     queue.take()
-    queue.confirm(1)
+    queue.tell(1)
     queue.append(command("third"))
     queue.discard()
     for number in range(1000):
@@ -46,3 +46,18 @@ def test_the_first_command_for_a_node_that_was_lost_idle_is_known() -> None:
     queue.append(command("add"))
     queue.append(command("mul"))
     assert queue.first_unconfirmed().startswith("add at ")
+
+
+def test_lines_of_confirmed_records_are_known_until_it_is_told_what_failed() -> None:
+    queue = CommandQueue()
+    for name in ("first", "second", "third"):
+        queue.append(command(name))
+    queue.take()
+    queue.confirm(2)
+    assert (queue.confirmed, queue.told, queue.num_unconfirmed) == (2, 0, 1)
+    assert [queue.find(position)[0] for position in range(4)] == ["first", "second", "third", "an operation"]
+    assert queue.first_unconfirmed().startswith("third at ")
+    assert (queue.shown(1), queue.shown(2)[:5]) == ("", "third")
+    queue.tell(1)
+    assert (queue.confirmed, queue.told) == (2, 1)
+    assert [queue.find(position)[0] for position in range(3)] == ["an operation", "second", "third"]
