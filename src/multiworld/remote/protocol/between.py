@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from ...errors import ProtocolError
 from ...wire.messages import MessageSet, message
 from . import specs
+from .checks import text
 from .messages import Failed
 from .records import MAX_ID, Kind, record, unpack
 from .specs import Spec
@@ -79,7 +80,7 @@ def read_receive_from(body: bytes) -> ReceiveFrom:
     id_, world, rank, _ = unpack(_RECEIVE, body[: _RECEIVE.size])
     try:
         spec, label = json.loads(body[_RECEIVE.size :])
-        return ReceiveFrom(id_, world, rank, specs.from_json(spec), _text(label))
+        return ReceiveFrom(id_, world, rank, specs.from_json(spec), text(label))
     except (TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"a bad record of a copy: {error}") from None
 
@@ -97,14 +98,14 @@ def read_collective(body: bytes) -> Collective:
             world,
             sequence,
             group,
-            _text(name),
-            _text(op),
+            text(name),
+            text(op),
             root,
             tuple(reads),
             tuple(writes),
             tuple(makes),
             tuple(specs.from_json(each) for each in made),
-            _text(label),
+            text(label),
         )
         of_all = (world, sequence, group, root, *said.reads, *said.writes, *said.makes)
         if any(type(each) is not int or not 0 <= each < MAX_ID for each in of_all):
@@ -122,12 +123,6 @@ def leave(world: int) -> bytes:
 
 def read_leave(body: bytes) -> int:
     return int(unpack(_LEAVE, body)[0])
-
-
-def _text(value: object) -> str:
-    if type(value) is not str:
-        raise TypeError(f"a text is needed, not {value!r}")
-    return value
 
 
 @message("not_sent")

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from ...errors import ProtocolError
 from . import specs
+from .checks import count
 from .records import HEAD, MAX_ID, Kind, record
 from .specs import Spec
 
@@ -165,6 +166,4 @@ def _counts(shown: Any) -> tuple[int, ...]:
 
 
 def _count(shown: Any) -> int:
-    if type(shown) is not int or not 0 <= shown < MAX_ID:
-        raise ValueError(f"a count is needed, not {str(shown)[:80]!r}")
-    return shown
+    return count(shown, MAX_ID)

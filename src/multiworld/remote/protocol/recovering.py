@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from ...errors import MessageError, ProtocolError
 from . import specs
+from .checks import count, text
 from .messages import TO_MASTER, Failed
 from .records import HEAD, MAX_ID, record, unpack
 from .specs import Spec
@@ -104,11 +105,13 @@ def read_manifest(encoded: bytes | memoryview) -> Manifest:
     try:
         position, memories, views, lost, generators = json.loads(bytes(encoded))
         manifest = Manifest(
-            position=_number(position),
-            memories=tuple(StoredMemory(_number(num_bytes), _text(device)) for num_bytes, device in memories),
-            views=tuple(View(_number(id_), _number(memory), specs.from_json(spec)) for id_, memory, spec in views),
-            lost=tuple(LostEntry(_number(id_), _failed(failure)) for id_, failure in lost),
-            generators=tuple((_text(device), base64.b64decode(state, validate=True)) for device, state in generators),
+            position=count(position, MAX_ID),
+            memories=tuple(StoredMemory(count(num_bytes, MAX_ID), text(device)) for num_bytes, device in memories),
+            views=tuple(
+                View(count(id_, MAX_ID), count(memory, MAX_ID), specs.from_json(spec)) for id_, memory, spec in views
+            ),
+            lost=tuple(LostEntry(count(id_, MAX_ID), _failed(failure)) for id_, failure in lost),
+            generators=tuple((text(device), base64.b64decode(state, validate=True)) for device, state in generators),
         )
     except (TypeError, ValueError, RecursionError, binascii.Error, MessageError) as error:
         raise ProtocolError(f"a bad manifest of a snapshot: {error}") from None
@@ -171,20 +174,8 @@ def chunks(sizes: Iterable[int]) -> Iterator[list[Part]]:
         yield chunk
 
 
-def _number(value: object) -> int:
-    if type(value) is not int or not 0 <= value < MAX_ID:
-        raise ValueError(f"{value!r} is no number from 0")
-    return value
-
-
 def _failed(shown: object) -> Failed:
-    said = TO_MASTER.decode(_text(shown).encode())
+    said = TO_MASTER.decode(text(shown).encode())
     if not isinstance(said, Failed):
         raise ValueError(f"{said!r} is no failure")
     return said
-
-
-def _text(value: object) -> str:
-    if type(value) is not str:
-        raise TypeError(f"{value!r} is no text")
-    return value

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from ...errors import ProtocolError
 from . import specs, values
+from .checks import list_of, text
 from .specs import Spec
 
 MAX_SLOTS: Final = 100_000
@@ -93,12 +94,12 @@ def decode(encoded: bytes) -> Template:
     try:
         shown = json.loads(encoded)
         template = Template(
-            operator=_text(shown["operator"]),
-            args=tuple(_from_json(item) for item in _list(shown["args"])),
-            kwargs={_text(name): _from_json(item) for name, item in shown["kwargs"].items()},
-            outputs=tuple(None if spec is None else specs.from_json(spec) for spec in _list(shown["outputs"])),
-            writes=tuple(_list(shown["writes"])),
-            reshapes=tuple((place, specs.from_json(spec)) for place, spec in _list(shown["reshapes"])),
+            operator=text(shown["operator"]),
+            args=tuple(_from_json(item) for item in list_of(shown["args"])),
+            kwargs={text(name): _from_json(item) for name, item in shown["kwargs"].items()},
+            outputs=tuple(None if spec is None else specs.from_json(spec) for spec in list_of(shown["outputs"])),
+            writes=tuple(list_of(shown["writes"])),
+            reshapes=tuple((place, specs.from_json(spec)) for place, spec in list_of(shown["reshapes"])),
         )
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"a bad template of a call: {type(error).__name__}: {error}") from None
@@ -137,15 +138,3 @@ def _from_json(shown: Any, depth: int = 0) -> Any:
         if shown[0] == "list" and type(shown[1]) is list and depth < values.MAX_DEPTH:
             return [_from_json(each, depth + 1) for each in shown[1]]
     return values.from_json(shown)
-
-
-def _text(value: object) -> str:
-    if type(value) is not str:
-        raise TypeError(f"a name is needed, not {value!r}")
-    return value
-
-
-def _list(value: object) -> list[Any]:
-    if type(value) is not list:
-        raise TypeError(f"a list is needed, not {value!r}")
-    return value

@@ -48,7 +48,7 @@ def test_a_graph_comes_back() -> None:
         (GRAPH._replace(num_inputs=2**40), "at most"),
         (GRAPH._replace(outputs=(3,)), "returns what nothing made"),
         (GRAPH._replace(calls=(GraphCall(64, (3,), (0,), (), (9,)),)), "drops what nothing made"),
-        (GRAPH._replace(externals=(-1,)), "a count is needed"),
+        (GRAPH._replace(externals=(-1,)), "a number from 0 to"),
         (GRAPH._replace(calls=(GraphCall(64, (10**9,), (0,)),), outputs=(), statics=()), "slots"),
     ],
 )
