@@ -67,13 +67,19 @@ class Keeper:
             if left_s <= 0:
                 session.give_up(f"{session.away}; it did not come back within {self._return_s:g} s")
             return max(left_s, 0.0)
-        if self._schedule.is_due(
-            num_records=recovery.num_records, log_bytes=recovery.log_bytes, now=now, has_gap=recovery.has_gap
-        ):
+        if self._is_due(now):
             try:
                 self.snapshot()
+                if self._is_due(now):  # the log became full again meanwhile
+                    return 0.0
             except NodeDeadError as error:
                 logger.info("no snapshot of node %d: %s", session.number, error.reason)
             except (RemoteOperationError, OSError) as error:
                 logger.warning("no snapshot of node %d: %s", session.number, error)
         return self._schedule.wait_s(now=now)
+
+    def _is_due(self, now: float) -> bool:
+        recovery = self.recovery
+        return self._schedule.is_due(
+            num_records=recovery.num_records, log_bytes=recovery.log_bytes, now=now, has_gap=recovery.has_gap
+        )

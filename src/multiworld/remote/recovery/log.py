@@ -16,6 +16,7 @@ from ..protocol.definitions import Change
 from ..protocol.messages import TO_MASTER, Outcome
 from ..protocol.records import HEAD, Kind
 from ..protocol.recovering import SKIP, RecoveryKind
+from .schedule import BOUND
 
 Payload = TypeVar("Payload")
 
@@ -68,6 +69,8 @@ class Repeated(NamedTuple):
 class CommandLog(Generic[Payload]):
     """``num_bytes``: what it keeps. ``position``: of the first record in it, or of the next one if it is empty.
 
+    ``can_be_cut``: whether snapshots can be taken; if not, nobody has to wait for one.
+
     ``append``, ``drop_before`` and ``repeated`` are called by one thread at a time, the others by any.
     """
 
@@ -83,6 +86,7 @@ class CommandLog(Generic[Payload]):
         ``on_full`` is called when it keeps more than ``max_bytes``: it goes on.
         """
         self.num_bytes = 0
+        self.can_be_cut = True
         self._max_bytes, self._on_full = max_bytes, on_full
         self._end = position
         self._entries: deque[Entry] = deque()
@@ -103,6 +107,11 @@ class CommandLog(Generic[Payload]):
     def end(self) -> int:
         """The position of the next record."""
         return self._end
+
+    @property
+    def is_at_bound(self) -> bool:
+        """Whether who sends more has to wait until a snapshot is complete."""
+        return self.num_bytes > BOUND * self._max_bytes and self.can_be_cut
 
     @property
     def gap(self) -> str | None:

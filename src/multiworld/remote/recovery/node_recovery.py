@@ -13,7 +13,7 @@ from typing import Final
 from torch import Tensor
 
 from ...wire.progress.operation import Operation
-from ..errors import NodeDeadError, NodeMemoryError, NotReplayableWarning
+from ..errors import NodeDeadError, NodeMemoryError, NotReplayableWarning, RemoteOperationError
 from ..protocol import recovering
 from ..protocol.calls import DeclaredCall
 from ..protocol.messages import OUT_OF_MEMORY
@@ -118,6 +118,7 @@ class NodeRecovery:
             self.session.stream.queue.log = None
             self.session.recovery = None
             self.session.before_call = lambda call, line: None
+        self.session.stream.room.look_again()
         if self.session.away is not None:
             self.session.give_up(f"{self.session.away}; remote.recoverable() ended before it was made anew")
 
@@ -155,7 +156,21 @@ class NodeRecovery:
     # ---- snapshots
 
     def take_snapshot(self) -> None:
-        """Have the node take one, and keep it. Raises NodeDeadError if it is lost meanwhile, NodeMemoryError."""
+        """Have the node take one, and keep it. Raises NodeDeadError if it is lost meanwhile, NodeMemoryError, OSError.
+
+        When that fails, nobody waits for a shorter log before one succeeds.
+        """
+        try:
+            self._take_snapshot()
+        except (RemoteOperationError, OSError):
+            self._log.can_be_cut = False
+            raise
+        else:
+            self._log.can_be_cut = True
+        finally:
+            self.session.stream.room.look_again()
+
+    def _take_snapshot(self) -> None:
         session, link = self.session, self.session.link
         waited = session.requests.ask_for(recovering.snapshot, "a snapshot", "recoverable()", is_users=False)
         try:

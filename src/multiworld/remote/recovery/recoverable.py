@@ -115,8 +115,8 @@ def recoverable(
     waits wait. With ``raises``, a wait that the loss interrupts raises ``NodeReturnsError`` (a NodeDeadError) at once.
 
     ``nodes``: their numbers; default: all. ``directory``: keep snapshots in files there, not in memory. A log of more
-    than ``max_log_bytes`` is cut by a snapshot at once. ``return_s``: a node that is not there again by then is lost
-    for good. The call waits for the first snapshots.
+    than ``max_log_bytes`` is cut by a snapshot at once; at twice that the master waits for it. ``return_s``: a node
+    that is not there again by then is lost for good. The call waits for the first snapshots.
 
     Raises ConnectError, ValueError, NodeDeadError, RemoteOperationError; OSError for the directory.
     """

@@ -6,6 +6,8 @@ from typing import Final
 
 MAX_LOG_BYTES: Final = 256 * 1024 * 1024
 """A log that has become so large is cut by a snapshot at once."""
+BOUND: Final = 2
+"""A log that is so many times as large has the master wait for that snapshot."""
 MAX_LOSSES: Final = 3
 """A node that is lost so often at the same record is given up: what it executes there may be what kills it."""
 LOOKS: Final = 10

@@ -17,7 +17,10 @@ Command = tuple[bytes, str, Origin]
 
 
 class Log(Protocol):
-    """Keeps what is sent, so that it can be sent again."""
+    """Keeps what is sent, so that it can be sent again. ``is_at_bound``: the master has to wait until it is shorter."""
+
+    @property
+    def is_at_bound(self) -> bool: ...
 
     def append(self, recorded: Sequence[bytes]) -> None: ...
 

@@ -216,4 +216,7 @@ class CommandStream:
         self.room.wait_while(lambda: self.queue.told < position and not is_lost() and not self._is_over())
 
     def _is_behind(self) -> bool:
-        return not self._is_over() and self.room.is_behind(self.queue.num_unconfirmed)
+        if self._is_over():
+            return False
+        log = self.queue.log
+        return self.room.is_behind(self.queue.num_unconfirmed) or (log is not None and log.is_at_bound)

@@ -71,6 +71,8 @@ class Requests:
             stream = self._streams.present
         if self._life.is_over:
             return Waited(request, stream.queue.position, operation, line, stream)
+        if is_users and self._life.recovery is not None:
+            stream.wait_for_room()  # a log that is full grows by nothing but what cuts it
         self._streams.flush_others(stream)
         place = origin(sys._getframe(2)) if is_users else None
         return Waited(request, stream.request((record(request), operation, place)), operation, line, stream)

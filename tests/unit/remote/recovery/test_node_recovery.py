@@ -15,8 +15,9 @@ from multiworld.remote import DeclaredCall, NodeDeadError, NodeReturnsError, Not
 from multiworld.remote.capturing.capture import capture
 from multiworld.remote.node.executor import Executor
 from multiworld.remote.protocol.messages import NodeStatistics
+from multiworld.remote.recovery.keeper import Keeper
 from multiworld.remote.recovery.node_recovery import NodeRecovery
-from multiworld.remote.recovery.schedule import MAX_LOSSES
+from multiworld.remote.recovery.schedule import MAX_LOSSES, Schedule
 
 from ..fake_node import FakeNode, remote_of, values
 
@@ -401,3 +402,116 @@ def test_a_recoverable_node_refuses_streams(fake: FakeNode, recovery: NodeRecove
     with pytest.raises(RuntimeError, match="node 1 is recoverable"):
         fake.node.stream()
     assert recovery.num_records == 0
+
+
+MAX_LOG_BYTES = 5_000
+ONE_BATCH = 6_000  # bytes in the log, at most
+
+
+def issue_until_held(fake: FakeNode, x: Tensor, *, fetches: bool = False) -> tuple[threading.Thread, list[Any]]:
+    """Return a thread that issues much, once it waits for room or is done; what it returns are the values of ``x``."""
+
+    def issue() -> Tensor:
+        for _ in range(300):
+            for _ in range(4):
+                x.add_(1)
+            if fetches:
+                values(x)
+        return values(x)
+
+    held = threading.Event()
+    room = fake.session.stream.room
+    wait = room.wait
+
+    def noted_wait(is_behind: Callable[[], bool]) -> None:
+        held.set()
+        wait(is_behind)
+
+    def run() -> Tensor:
+        try:
+            return issue()
+        finally:
+            held.set()
+
+    room.wait = noted_wait  # type: ignore[method-assign]
+    thread, outcomes = in_thread(run)
+    assert held.wait(30)
+    room.wait = wait  # type: ignore[method-assign]
+    return thread, outcomes
+
+
+@pytest.mark.parametrize("fetches", [False, True], ids=["batches", "fetches"])
+def test_a_log_at_its_bound_holds_the_master_until_a_snapshot_is_complete(fake: FakeNode, fetches: bool) -> None:
+    full = threading.Event()
+    recovery = NodeRecovery(fake.session, max_bytes=MAX_LOG_BYTES, notice=full.set)
+    x = fake.node.zeros(3)
+    recovery.take_snapshot()
+    thread, outcomes = issue_until_held(fake, x, fetches=fetches)
+    assert full.is_set()
+    most = 0
+    while thread.is_alive():
+        most = max(most, recovery.log_bytes)
+        recovery.take_snapshot()
+        thread.join(0.001)
+    assert 2 * MAX_LOG_BYTES < most < 2 * MAX_LOG_BYTES + ONE_BATCH
+    assert outcomes[0].tolist() == [1200] * 3
+    assert fake.session.stream.room.num_waits > 0
+    recovery.close()
+
+
+def test_a_log_that_nobody_can_cut_holds_nobody(
+    fake: FakeNode, recovery: NodeRecovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recovery._log._max_bytes = MAX_LOG_BYTES
+    x = fake.node.zeros(3)
+    thread, outcomes = issue_until_held(fake, x)
+    assert outcomes == []
+    with monkeypatch.context() as patch:
+        patch.setattr("multiworld.remote.node.snapshots._generators", no_room)
+        with pytest.raises(RemoteOperationError, match="a snapshot failed on node 1"):
+            recovery.take_snapshot()
+    thread.join(30)
+    assert outcomes[0].tolist() == [1200] * 3
+    assert recovery.log_bytes > 2 * MAX_LOG_BYTES
+    recovery.take_snapshot()
+    assert recovery.log_bytes < MAX_LOG_BYTES
+
+
+@pytest.mark.parametrize("end", ["close", "loss"])
+def test_the_end_of_recovery_and_of_the_node_end_the_wait_for_a_shorter_log(fake: FakeNode, end: str) -> None:
+    recovery = NodeRecovery(fake.session, max_bytes=MAX_LOG_BYTES)
+    x = fake.node.zeros(3)
+    recovery.take_snapshot()
+    thread, outcomes = issue_until_held(fake, x)
+    if end == "loss":
+        fake.lose()
+        fake.session.give_up("the test wants it")
+    recovery.close()
+    thread.join(30)
+    assert [isinstance(each, NodeDeadError) for each in outcomes] == [end == "loss"]
+
+
+def test_a_log_that_became_full_during_a_snapshot_is_cut_again_at_once(fake: FakeNode) -> None:
+    recovery = NodeRecovery(fake.session, max_bytes=MAX_LOG_BYTES)
+    keeper = Keeper(recovery, Schedule(3600.0, max_log_bytes=MAX_LOG_BYTES), 60.0, threading.Event())
+    x = fake.node.zeros(3)
+    keeper.snapshot()
+    assert keeper._look() > 0
+    take = recovery.take_snapshot
+
+    def take_and_issue() -> None:
+        take()
+        recovery.take_snapshot = take  # type: ignore[method-assign]
+        for _ in range(400):
+            x.add_(1)
+        fake.session.flush()
+
+    recovery.take_snapshot = take_and_issue  # type: ignore[method-assign]
+    for _ in range(400):
+        x.add_(1)
+    fake.session.flush()
+    assert keeper._look() == 0.0
+    assert recovery.log_bytes > MAX_LOG_BYTES
+    assert keeper._look() > 0
+    assert (recovery.statistics.num_snapshots, recovery.num_records) == (3, 0)
+    recovery.close()
