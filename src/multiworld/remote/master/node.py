@@ -13,6 +13,7 @@ from ..errors import ConnectError, NodeDeadError
 from ..protocol.messages import NodeHello, NodeStatistics
 from ..session.origins import here
 from ..session.session import Session
+from ..tensor import above_autograd
 from ..tensor.calling import call
 from ..tensor.creating import OnNode
 from ..tensor.moving import send
@@ -28,6 +29,7 @@ class Node:
     """
 
     def __init__(self, number: int) -> None:
+        above_autograd.install()
         self.number = number
         self._session: Session | None = None
         self._refused: str | None = None

@@ -8,8 +8,9 @@ from typing import Any, Final
 import torch
 
 from ...errors import MultiworldError
+from ..protocol.own_operators import NAMESPACE
 
-ALLOWED: Final = frozenset({"aten", "prims", "rngprims"})
+ALLOWED: Final = frozenset({"aten", "prims", "rngprims", NAMESPACE})
 _FORBIDDEN_ARGUMENTS: Final = frozenset({"filename"})
 
 Operator = Callable[..., Any]

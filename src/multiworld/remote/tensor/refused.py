@@ -10,6 +10,7 @@ from torch import Tensor
 from ..errors import UnsupportedOperationError
 
 _PADDED: Final = "Give the module the padded batch, and leave out what lies behind each end with a mask"
+_LAYOUT: Final = ("its result is sparse, which can't be on a node", "fetch() the tensor, and call it here")
 _REFUSED: Final = {
     "aten::_pack_padded_sequence": ("a packed sequence needs its lengths on the master", _PADDED),
     "aten::_pad_packed_sequence": ("a packed sequence needs its lengths on the master", _PADDED),
@@ -24,7 +25,7 @@ _SPARSE: Final = "Make the module with sparse=False, or fetch() the operands and
 def check_operator(func: Any) -> None:
     """Raises UnsupportedOperationError."""
     name = func._schema.name
-    why = _REFUSED.get(name)
+    why = _LAYOUT if name.startswith("aten::_to_sparse") else _REFUSED.get(name)
     if why is None and "nested" in name and any("Tensor" in str(each.type) for each in func._schema.returns):
         why = _NESTED
     if why is not None:

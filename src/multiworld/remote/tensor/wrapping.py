@@ -2,6 +2,9 @@
 
 Its label in C++ is the CPU's also where it lives on a GPU of the node: backward, autocast and the choice of kernels are
 then those of a local tensor, and a master without CUDA can drive nodes that have it.
+
+Beside the keys of that label it has one more, ``DeferredInit``: PyTorch keeps it for others and uses it nowhere itself.
+A few operators have a kernel for it (``above_autograd``); those that have none skip it.
 """
 
 from __future__ import annotations
@@ -15,13 +18,20 @@ from ..protocol.specs import spec_of
 from ..session.session import Session
 
 LABEL: Final = torch.device("cpu")
+KEY_NAME: Final = "DeferredInit"
+_key = torch._C._parse_dispatch_key(KEY_NAME)
+assert _key is not None, f"PyTorch {torch.__version__} has no dispatch key {KEY_NAME}"
+KEY: Final = _key
+KEYS: Final = torch._C.DispatchKeySet(KEY)
+_library: Final = torch.library.Library("_", "IMPL")  # type: ignore[no-untyped-call]  # lasts as long as the kernels
+_library.fallback(torch.library.fallthrough_kernel, KEY_NAME)  # type: ignore[no-untyped-call]
 _make = Tensor._make_wrapper_subclass
 
 
 def make(cls: type[Any], session: Session, spec_number: int, id_: int) -> Any:
     """Return a new tensor of that class for an id of a node."""
     size, stride, offset, dtype, _, conj, neg = spec_of(spec_number)
-    tensor = _make(cls, size, stride, offset, dtype=dtype, device=LABEL)
+    tensor = _make(cls, size, stride, offset, dtype=dtype, device=LABEL, _extra_dispatch_keys=KEYS)
     if conj:
         torch._C._set_conj(tensor, True)
     if neg:
