@@ -40,7 +40,15 @@ _LIKE_THE_FIRST: Final = frozenset(
     }
 )
 """Their results have the strides of ``empty_like`` of their first argument."""
-_CONTIGUOUS: Final = frozenset({aten.tril.default, aten.triu.default})
+_CONTIGUOUS: Final = frozenset(
+    {
+        aten.masked_fill.Scalar,
+        aten.masked_fill.Tensor,
+        aten.nonzero_static.default,
+        aten.tril.default,
+        aten.triu.default,
+    }
+)
 _OTHERWISE: Final = frozenset(
     {
         aten.clone.default,

@@ -81,5 +81,15 @@ def test_strides_are_those_of_the_cpu(operator: Any, num_tensors: int, rest: tup
             assert (one.shape, one.stride()) == (other.shape, other.stride()), shown
 
 
+def test_what_a_mask_fills_is_contiguous() -> None:
+    rng = Random(8)
+    for _ in range(NUM_TRIALS):
+        shape = [rng.choice((1, 1, 2, 3)) for _ in range(rng.randint(1, 5))]
+        local, mask = laid_out(rng, some_of(rng, shape)), laid_out(rng, shape).to(torch.bool)
+        there = (without_data(local), torch.empty_like(mask, device="meta"), 1.0)
+        foreseen = as_with_data(aten.masked_fill.Scalar, there, {}, aten.masked_fill.Scalar(*there))
+        assert foreseen.stride() == aten.masked_fill.Scalar(local, mask, 1.0).stride()
+
+
 def _listed(made: Any) -> list[Tensor]:
     return [made] if isinstance(made, Tensor) else list(made)
