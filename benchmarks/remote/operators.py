@@ -33,11 +33,14 @@ UNINITIALISED: Final = frozenset(
 )
 """Operators whose results hold what was in their memory before: only shape and dtype are compared."""
 SEED: Final = 20
+NUM_REPEATS: Final = 20
 
 
 class Found(Enum):
     EQUAL = "equal"
     UNINITIALISED = "uninitialised"
+    UNREPEATABLE = "not repeatable"
+    """PyTorch itself gives other bits in another run here, and the node's values are close to them."""
     DIFFERENT = "different"
     REFUSED = "refused"
     """The error names the operation, and what to do instead."""
@@ -112,6 +115,8 @@ def compare(node: Node, name: str, function: Callable[..., Any], sample: Any, *,
     try:
         outcome = _run(Place(node), function, sample, backward=backward)
         findings = [_judge(name, False, expected.results, outcome.results)]
+        if findings[0].found is Found.DIFFERENT and not _is_repeatable(function, sample, expected.results, backward):
+            findings = [_judge_close(name, expected.results, outcome.results)]
     except Exception as error:
         return [_error(name, False, error)]
     if grads is not None:
@@ -121,6 +126,23 @@ def compare(node: Node, name: str, function: Callable[..., Any], sample: Any, *,
         except Exception as error:
             findings.append(_error(name, True, error))
     return findings
+
+
+def _is_repeatable(function: Callable[..., Any], sample: Any, expected: list[Any], backward: bool) -> bool:
+    """Whether PyTorch gives the same bits again here. It does not where a kernel reads memory that nobody wrote."""
+    kept = []
+    for turn in range(NUM_REPEATS):
+        kept.append(torch.randn(3 * turn + 1))  # the next results lie elsewhere
+        found = _run(Place(None), function, sample, backward=backward).results
+        pairs = zip(expected, found, strict=True)
+        if any(isinstance(one, Tensor) and not _same_bits(one, other) for one, other in pairs):
+            return False
+    return True
+
+
+def _judge_close(name: str, expected: list[Any], found: list[Any]) -> Finding:
+    close = all(torch.allclose(one, other.fetch(), 1e-3, 1e-4) for one, other in zip(expected, found, strict=True))
+    return Finding(name, False, Found.UNREPEATABLE if close else Found.DIFFERENT, "other values, as in each run here")
 
 
 def _run(place: Place, function: Callable[..., Any], sample: Any, *, backward: bool) -> Outcome:

@@ -27,7 +27,7 @@ from .operators import Finding, Found, compare
 __all__ = ["line", "lines_of", "measure", "table_of"]
 
 DTYPE = torch.float32
-UNCOUNTED = (Found.UNINITIALISED,)
+UNCOUNTED = (Found.UNINITIALISED, Found.UNREPEATABLE)
 
 
 def measure(node: Node, names: str = "", part: tuple[int, int] = (0, 1), most: int | None = None) -> Iterator[Finding]:
