@@ -48,7 +48,7 @@ def values(tensor: Tensor) -> Tensor:
 class FakeWorld:
     """One end of a world of two: what the other sends is here at once. ``timers``: calls that wait for time to pass."""
 
-    name, generation = "fake", 0
+    name, generation, backend = "fake", 0, "fake"
     peer: FakeWorld
 
     def __init__(self) -> None:
@@ -191,11 +191,20 @@ def fake_pair() -> tuple[FakeWorld, FakeWorld]:
 class FakeNode:
     """``node``: as ``nodes[1]``. ``session``: the master's end. ``there``: the node's own session, in a thread.
 
+    ``reads_memory``: large tensors are read and written in memory, as between processes of one host.
+
     A context manager: at its end the node has executed all, and has raised nothing.
     """
 
-    def __init__(self, number: int = 1, calls: Sequence[DeclaredCall] = (), join: Join = refuse_to_join) -> None:
-        self._join = join
+    def __init__(
+        self,
+        number: int = 1,
+        calls: Sequence[DeclaredCall] = (),
+        join: Join = refuse_to_join,
+        *,
+        reads_memory: bool = False,
+    ) -> None:
+        self._join, self._reads_memory = join, reads_memory
         self.sync_points = SyncPoints()
         self._options = NodeOptions(number=number, calls=tuple(calls))
         greeted = threading.Event()
@@ -221,11 +230,13 @@ class FakeNode:
     def _pairs(self) -> tuple[FakeWorld, FakeWorld]:
         self.world, theirs = fake_pair()
         self.bulk, their_bulk = fake_pair()
+        if self._reads_memory:
+            self.bulk.backend = "auto"
         return theirs, their_bulk
 
     def _start(self, theirs: FakeWorld, their_bulk: FakeWorld, greeted: threading.Event) -> None:
         self.there = serving.Session(self._options, cast("World", theirs), cast("World", their_bulk), self._join)
-        self.session.tell(Welcome(number=self._options.number))
+        self.session.tell(Welcome(number=self._options.number, reads_memory=self._reads_memory))
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._serve, name=f"fake-node-{self._options.number}", daemon=True)
         self._thread.start()

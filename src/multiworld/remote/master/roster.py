@@ -168,7 +168,9 @@ class Roster:
             session.tell(Refused(reason=reason))
             await world.leave(LEAVE_S)  # it has to hear this
             raise ConnectError(f"node {number} on {said.host}: {reason}")
-        session.tell(Welcome(number=number, num_threads=self._num_threads))
+        session.tell(
+            Welcome(number=number, num_threads=self._num_threads, reads_memory=session.link.memory is not None)
+        )
         return session
 
 

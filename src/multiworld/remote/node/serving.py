@@ -19,6 +19,7 @@ from ...world.manager import WorldManager
 from ...world.world import World
 from ..joining import join_beside
 from ..lane import Lane, listen
+from ..peer_memory import Mark
 from ..protocol import lanes, messages
 from ..protocol.calls import DeclaredCall, declared
 from ..protocol.lanes import names_of
@@ -26,7 +27,6 @@ from ..protocol.messages import (
     TO_NODE,
     Arrives,
     AskStatistics,
-    Declined,
     Drop,
     Meet,
     NodeHello,
@@ -34,8 +34,10 @@ from ..protocol.messages import (
     OpenStream,
     Outcome,
     Part,
+    Read,
     Refused,
     Welcome,
+    Written,
 )
 from ..version import own_version
 from .executor import Executor
@@ -157,6 +159,7 @@ class Session:
         self._welcome: Operation[Welcome] = Operation()
         bulk.on_broken(self._bulk_broke)
         world.on_broken(self._shared.peers.abort)
+        world.on_broken(self._shared.accesses.end)
         listen(world, lanes.ARRIVALS, lanes.MASTER, self._arrives)
         listen(world, lanes.CONTROL, lanes.MASTER, self._controlled, self._welcome.fail)
 
@@ -168,8 +171,9 @@ class Session:
     def run(self) -> None:
         """Raises WorldBrokenError when the master is lost, RefusedByMasterError."""
         world = self._world
-        self._replies.tell(hello_of_this_process(self._shared.functions.declared.values()))
-        self._num_threads = world.wait_thread(self._welcome, lanes.MASTER, None).num_threads
+        self._replies.tell(hello_of_this_process(self._shared.functions.declared.values(), self._shared.accesses.mark))
+        welcome = world.wait_thread(self._welcome, lanes.MASTER, None)
+        self._num_threads, self._shared.master_reads = welcome.num_threads, welcome.reads_memory
         try:
             self.was_ended = self._execute(0, self._executor)
         except WorldBrokenError:
@@ -235,13 +239,18 @@ class Session:
 
     def _arrives(self, message: memoryview) -> None:
         arrives = TO_NODE.decode(message)
-        if isinstance(arrives, Arrives) and not self._shared.expect(arrives):
-            self._replies.tell(Declined(id=arrives.id))
+        answer = self._shared.expect(arrives) if isinstance(arrives, Arrives) else None
+        if answer is not None:
+            self._replies.tell(answer)
 
     def _controlled(self, message: memoryview) -> None:
         said = TO_NODE.decode(message)
         if isinstance(said, Welcome):
             self._welcome.succeed(said)
+        elif isinstance(said, Written):
+            self._shared.accesses.was_written(said.id)
+        elif isinstance(said, Read):
+            self._shared.accesses.was_read(said.request)
         elif isinstance(said, Meet | Part):
             self._shared.peers.heard(said)
         elif isinstance(said, Refused):
@@ -272,7 +281,7 @@ async def _join(manager: WorldManager, name: str, options: NodeOptions, backend:
     )
 
 
-def hello_of_this_process(calls: Iterable[DeclaredCall] = ()) -> NodeHello:
+def hello_of_this_process(calls: Iterable[DeclaredCall] = (), mark: Mark | None = None) -> NodeHello:
     cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     return NodeHello(
         version=messages.VERSION,
@@ -282,4 +291,6 @@ def hello_of_this_process(calls: Iterable[DeclaredCall] = ()) -> NodeHello:
         host=socket.gethostname(),
         devices=("cpu", *cuda),
         calls={each.name: each.replayable for each in calls},
+        mark="" if mark is None else mark.text,
+        mark_at=0 if mark is None else mark.address,
     )

@@ -15,8 +15,9 @@ from ...world.world import World
 from ..large_memory import LargeMemory
 from ..protocol import lanes, specs
 from ..protocol.elements import tensor_of
-from ..protocol.messages import Arrives
+from ..protocol.messages import Arrives, Declined, HasRoom
 from ..protocol.specs import Spec
+from .accesses import Accesses
 from .functions import Functions
 from .operators import ALLOWED
 from .peers import Peers
@@ -36,6 +37,7 @@ class Shared:
     """``sending``: tensors on their way elsewhere; an operation that writes one waits until it is sent.
 
     ``peers``: the worlds with other nodes. ``memory``: for large tensors that come.
+    ``master_reads``: the master reads large tensors in our memory, with ``accesses``.
     """
 
     def __init__(self, bulk: World, allowed: Iterable[str] = ALLOWED, functions: Functions | None = None) -> None:
@@ -48,6 +50,8 @@ class Shared:
         self.peers = Peers()
         self.bulk = bulk
         self.memory = LargeMemory(bulk.later)
+        self.accesses = Accesses()
+        self.master_reads = False
         self._lock = threading.Lock()  # guards the lines below and above
         self._announced = threading.Condition(self._lock)
         self._arrivals: dict[int, Arriving | Exception] = {}
@@ -58,23 +62,28 @@ class Shared:
         with self._announced:
             self._is_over = True
             self._announced.notify_all()
+        self.accesses.end()
         self.memory.clear()
         self.streams.end_all()
 
-    def expect(self, arrives: Arrives) -> bool:
-        """Receive a large tensor. On whichever thread the news came: the executor may be busy.
+    def expect(self, arrives: Arrives) -> Declined | HasRoom | None:
+        """Receive a large tensor, and return what the master has to hear. On whichever thread the news came: the
+        executor may be busy.
 
-        False: there is no memory for it. What needs it fails with that error.
+        If there is no memory for it, what needs it fails with that error.
         """
         spec = specs.from_json(arrives.spec)
         try:
             elements = self.memory.tensor(spec.num_elements, spec.dtype)
         except (RuntimeError, MemoryError) as error:
             self._keep(arrives.id, error)
-            return False
-        receive = self.bulk.start_recv(elements, lanes.MASTER, arrives.id, None)
+            return Declined(id=arrives.id)
+        if arrives.is_written:
+            receive = self.accesses.begin_write(arrives.id, elements)
+        else:
+            receive = self.bulk.start_recv(elements, lanes.MASTER, arrives.id, None)
         self._keep(arrives.id, Arriving(partial(self._wait, receive, elements, spec)))
-        return True
+        return HasRoom(id=arrives.id, address=elements.data_ptr()) if arrives.is_written else None
 
     def _keep(self, id_: int, arrival: Arriving | Exception) -> None:
         with self._announced:

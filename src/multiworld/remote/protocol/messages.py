@@ -17,6 +17,7 @@ class NodeHello:
     """A node shows itself. ``devices``: ``cpu`` and its accelerators, as ``cuda:0``.
 
     ``calls``: the functions that it declared, and whether they can be called again with the same result.
+    ``mark``: random bytes, in hex, that lie at ``mark_at`` in its memory; empty: nobody is to read there.
     """
 
     version: int
@@ -26,15 +27,21 @@ class NodeHello:
     host: str
     devices: tuple[str, ...]
     calls: Mapping[str, bool] = field(default_factory=dict)
+    mark: str = ""
+    mark_at: int = 0
 
 
 @message("welcome")
 @dataclass(frozen=True, kw_only=True)
 class Welcome:
-    """The master takes the node. ``number``: the node's; ``num_threads``: for its operations, 0: as it likes."""
+    """The master takes the node. ``number``: the node's; ``num_threads``: for its operations, 0: as it likes.
+
+    ``reads_memory``: it reads large tensors in the memory of the node, and writes them there.
+    """
 
     number: int
     num_threads: int = 0
+    reads_memory: bool = False
 
 
 @message("refused")
@@ -98,6 +105,24 @@ class Sends:
     num_bytes: int
 
 
+@message("lies")
+@dataclass(frozen=True, kw_only=True)
+class Lies:
+    """A tensor was asked for that is large: it lies at an address of the node until the master says ``Read``."""
+
+    address: int
+    num_bytes: int
+
+
+@message("has_room")
+@dataclass(frozen=True, kw_only=True)
+class HasRoom:
+    """The memory for the large tensor ``id``: the master writes it there, and says ``Written``."""
+
+    id: int
+    address: int
+
+
 @message("declined")
 @dataclass(frozen=True, kw_only=True)
 class Declined:
@@ -109,10 +134,30 @@ class Declined:
 @message("arrives")
 @dataclass(frozen=True, kw_only=True)
 class Arrives:
-    """A large tensor comes over the bulk lane, with the tag of its ``id``; ``spec`` describes it."""
+    """A large tensor comes over the bulk lane, with the tag of its ``id``; ``spec`` describes it.
+
+    ``is_written``: it does not; the master writes it where the node ``HasRoom``.
+    """
 
     id: int
     spec: Json
+    is_written: bool = False
+
+
+@message("written")
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """The large tensor ``id`` is in the memory of the node."""
+
+    id: int
+
+
+@message("read")
+@dataclass(frozen=True, kw_only=True)
+class Read:
+    """What ``request`` asked for is not read any more in the memory of the node."""
+
+    request: int
 
 
 @message("ask_statistics")
@@ -188,7 +233,7 @@ class Parted:
     reason: str
 
 
-ToMaster = NodeHello | Declined | Executed | Failed | Outcome | Sends | NodeStatistics | Parted
-ToNode = Welcome | Refused | Arrives | AskStatistics | Drop | OpenStream | Meet | Part
+ToMaster = NodeHello | Declined | HasRoom | Executed | Failed | Outcome | Sends | Lies | NodeStatistics | Parted
+ToNode = Welcome | Refused | Arrives | Written | Read | AskStatistics | Drop | OpenStream | Meet | Part
 TO_MASTER: MessageSet[ToMaster] = MessageSet("what a node tells its master", ToMaster, tag="say")
 TO_NODE: MessageSet[ToNode] = MessageSet("what a master tells its node", ToNode, tag="say")

@@ -15,14 +15,19 @@ from ...errors import (
     WorldBrokenError,
 )
 from ...world.world import World
+from ..peer_memory import PeerMemory
 from .recovering import Recovery
 
 
 class Link:
-    """The two worlds of a node in one generation. ``lost``: whether one of them broke."""
+    """The two worlds of a node in one generation. ``lost``: whether one of them broke.
+
+    ``memory``: the node's, if large tensors are read and written there.
+    """
 
     def __init__(self, world: World, bulk: World) -> None:
         self.world, self.bulk = world, bulk
+        self.memory: PeerMemory | None = None
         self.lost = False  # guarded by the lifetime's lock
 
     def abort(self) -> None:

@@ -14,7 +14,7 @@ from ...errors import MultiworldError
 from ...wire.progress.operation import Operation
 from ..protocol import lanes, records, specs
 from ..protocol.elements import elements_of, shares_memory
-from ..protocol.messages import Arrives, ToNode
+from ..protocol.messages import Arrives, HasRoom, ToNode, Written
 from ..protocol.specs import Spec
 from .command_stream import SessionStatistics
 from .large_origins import LARGE_BYTES
@@ -29,7 +29,7 @@ from .waits import Wait, count_bytes
 
 
 class Loader:
-    """Any thread. ``lock`` and ``statistics``: of the session. ``tell`` sends a message on a tag."""
+    """Any thread. ``lock`` and ``statistics``: of the session. ``tell`` sends a message over a link, on a tag."""
 
     def __init__(
         self,
@@ -37,11 +37,11 @@ class Loader:
         streams: Streams,
         lock: threading.RLock,
         statistics: SessionStatistics,
-        tell: Callable[[ToNode, int], None],
+        tell: Callable[[Link, ToNode, int], None],
     ) -> None:
         self._life, self._streams, self._lock = life, streams, lock
         self._statistics, self._tell = statistics, tell
-        self._large = LargeTensors()
+        self._large = LargeTensors(self._was_written)
 
     @plainly
     def load(self, tensor: Tensor, id_: int, *, wait: bool = True, depth: int = 1) -> Spec:
@@ -67,7 +67,7 @@ class Loader:
             return spec
         with self._lock:
             stream.queue.append((records.arrived(id_), "send", place))
-            self._announce(id_, spec)
+            self._announce(link, id_, spec)
         stream.queued()
         if wait:
             try:
@@ -93,8 +93,9 @@ class Loader:
 
     def send_large(self, elements: Tensor, id_: int, spec: Spec) -> Operation[None]:
         """Send a large tensor, and say that it comes. Raises the error of a world that is broken."""
-        sending = self._large.start(self._life.present_link, elements, id_, self._streams.first.room)
-        self._announce(id_, spec)
+        link = self._life.present_link
+        sending = self._large.start(link, elements, id_, self._streams.first.room)
+        self._announce(link, id_, spec)
         return sending
 
     def wait_sent(self, link: Link, sending: Operation[None]) -> None:
@@ -105,5 +106,25 @@ class Loader:
         """The node has no room for a large tensor."""
         self._large.give_up(id_)
 
-    def _announce(self, id_: int, spec: Spec) -> None:
-        self._tell(Arrives(id=id_, spec=specs.to_json(spec)), lanes.ARRIVALS)
+    def write(self, room: HasRoom) -> None:
+        """The node has memory for a large tensor."""
+        self._large.write(room.id, room.address)
+
+    def lost(self, link: Link) -> None:
+        """A link broke: nothing is written into the memory of its node any more."""
+        self._large.lost(link)
+
+    def end(self, link: Link) -> None:
+        """Nothing is sent any more."""
+        self._large.end(link)
+
+    def _announce(self, link: Link, id_: int, spec: Spec) -> None:
+        arrives = Arrives(id=id_, spec=specs.to_json(spec), is_written=self._large.is_written(id_))
+        self._tell(link, arrives, lanes.ARRIVALS)
+
+    def _was_written(self, link: Link, id_: int, error: MultiworldError | None) -> None:
+        """On the thread that writes, after it has written a large tensor, or could not."""
+        if error is None:
+            self._tell(link, Written(id=id_), lanes.CONTROL)
+        else:
+            self._life.lose(reason_of(error), link)

@@ -19,14 +19,13 @@ import torch
 from torch import Tensor
 
 from ...channel.payload.small_message import Received
-from ...errors import (
-    MultiworldError,
-)
+from ...errors import MultiworldError, ProtocolError
 from ...wire.progress.operation import Operation
 from ...world.world import World
 from ..errors import ConnectionEndedError, NodeDeadError, RemoteError
 from ..lane import bytes_of, listen
 from ..large_memory import LargeMemory
+from ..peer_memory import PeerMemory
 from ..protocol import lanes, records
 from ..protocol.calls import DeclaredCall
 from ..protocol.elements import arrived_spec, tensor_of
@@ -37,11 +36,14 @@ from ..protocol.messages import (
     Declined,
     Executed,
     Failed,
+    HasRoom,
+    Lies,
     NodeHello,
     NodeStatistics,
     OpenStream,
     Outcome,
     Parted,
+    Read,
     ToMaster,
     ToNode,
 )
@@ -65,6 +67,9 @@ _ids = itertools.count(1)
 next_id = _ids.__next__
 """Ids are never used twice in a process: a late command can't reach another tensor."""
 
+
+SHARES_HOST: Final = ("auto", "shm")
+"""Backends for large tensors that use memory where both ends run on one host."""
 
 by_uid: Final[weakref.WeakValueDictionary[int, Session]] = weakref.WeakValueDictionary()
 """All sessions of this process: a node names another one by this number."""
@@ -106,7 +111,7 @@ class Session:
         self._death_was_seen = False
         self.requests = Requests(number, self._life, self.streams, self._check_alive, self._seen)
         self._memory = LargeMemory(lambda delay_s, call: self.world.later(delay_s, call))
-        self.loader = Loader(self._life, self.streams, self.lock, self.statistics, self._tell)
+        self.loader = Loader(self._life, self.streams, self.lock, self.statistics, self._tell_on)
         """Sends tensors to the node."""
         self.connect(world, bulk, on_hello)
 
@@ -212,10 +217,14 @@ class Session:
                 stream.executed(said)
         elif isinstance(said, Declined):
             self.loader.give_up(said.id)
+        elif isinstance(said, HasRoom):
+            self.loader.write(said)
         elif isinstance(said, Parted):
             self.on_parted(said)
         elif isinstance(said, NodeHello):
             self.hello = said
+            if self.link.bulk.backend in SHARES_HOST:
+                self.link.memory = PeerMemory.of(said.pid, said.host, said.mark, said.mark_at)
             self._on_hello(said)
 
     # ---- values from the node
@@ -230,6 +239,8 @@ class Session:
                 reply = self.requests.reply_on(link, waited)
                 if isinstance(reply, memoryview):
                     return elements_in(reply, spec)
+                if isinstance(reply, Lies):
+                    return self._read(link, reply, spec, waited.request)
                 values = self._elements(spec)
                 link.bulk.blocking.recv(values, lanes.NODE, lanes.FIRST_REPLY + waited.request)
                 return values
@@ -260,6 +271,8 @@ class Session:
                     reply = self.requests.read(bytes_of(await link.world.recv_tensors(lanes.NODE, tag)), waited)
                     if isinstance(reply, memoryview):
                         return elements_in(reply, spec)
+                    if isinstance(reply, Lies):
+                        return await asyncio.to_thread(self._read, link, reply, spec, waited.request)
                     values = self._elements(spec)
                     await link.bulk.recv(values, lanes.NODE, tag)
                     return values
@@ -267,6 +280,19 @@ class Session:
                     raise
                 except MultiworldError as error:
                     self.requests.interrupted(link, error, waited)
+
+    def _read(self, link: Link, lies: Lies, spec: Spec, request: int) -> Tensor:
+        """Read the elements of a tensor in the memory of the node. Raises PeerMemoryError."""
+        try:
+            if link.memory is None or lies.num_bytes != spec.num_elements * spec.dtype.itemsize:
+                raise ProtocolError(
+                    f"{lies.num_bytes} bytes in memory for {spec.num_elements} elements of {spec.dtype}"
+                )
+            values = self._elements(spec)
+            link.memory.read(lies.address, values)
+            return values
+        finally:
+            self._tell_on(link, Read(request=request), lanes.CONTROL)
 
     @plainly
     def _elements(self, spec: Spec) -> Tensor:
@@ -353,10 +379,12 @@ class Session:
     def tell(self, message: ToNode) -> None:
         self._tell(message, lanes.CONTROL)
 
-    @plainly
     def _tell(self, message: ToNode, tag: int) -> None:
+        self._tell_on(self.link, message, tag)
+
+    @plainly
+    def _tell_on(self, link: Link, message: ToNode, tag: int) -> None:
         encoded = torch.frombuffer(bytearray(TO_NODE.encode(message)), dtype=torch.uint8)
-        link = self.link
         try:
             link.world.start_send_tensors(encoded, lanes.NODE, tag, None)
         except MultiworldError as error:
@@ -440,6 +468,7 @@ class Session:
         self.free = ignore
         self._memory.clear()
         self._life.end(reason)
+        self.loader.end(self.link)
 
     def forked(self, reason: str) -> None:
         """The connection remains the parent's: this is its forked child, where no lock is safe to take."""
@@ -459,6 +488,8 @@ class Session:
             stream.room.look_again()
 
     def _note_loss(self, may_return: bool) -> None:
+        link = self.link
+        link.world.later(0.0, lambda: self.loader.lost(link))
         if may_return:
             self.stream.is_held = True
         else:
