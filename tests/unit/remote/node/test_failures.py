@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from multiworld.remote import NodeMemoryError, RemoteOperationError
+from multiworld.remote.master.node import Node
 from multiworld.remote.node import executor
 from multiworld.remote.node.failing import describe_failure
 from multiworld.remote.node.shared import Shared
@@ -107,9 +108,21 @@ def test_a_large_tensor_that_cannot_be_taken_is_lost_and_the_node_goes_on(
 
 
 def test_what_pytorch_says_of_all_its_kernels_is_left_out() -> None:
-    error = NotImplementedError("Could not run 'aten::x' with arguments from the 'CUDA' backend.\n\nCPU: registered at")
+    error = NotImplementedError(
+        "Could not run 'aten::x' with arguments from the 'CPU' backend. This could be because.\n\nCPU: registered at"
+    )
     assert describe_failure(error, {}) == (
         "NotImplementedError",
-        "Could not run 'aten::x' with arguments from the 'CUDA' backend.",
+        "Could not run 'aten::x' with arguments from the 'CPU' backend",
         (),
+    )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a node without a GPU")
+def test_a_node_without_a_gpu_says_so(node: Node) -> None:
+    with pytest.raises(RemoteOperationError) as told:
+        values(node.ones(2).cuda())
+    assert told.value.text == (
+        "Could not run 'aten::empty_strided' with arguments from the 'CUDA' backend: "
+        "this node has no device of type 'cuda'"
     )
