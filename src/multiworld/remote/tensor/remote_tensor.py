@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import UnsupportedOperationError
 from ..protocol.specs import Spec, spec_of
 from ..session.open_connections import session_of
 from ..session.session import Session
@@ -16,6 +15,7 @@ from .devices import device_of, moved_to, new_tensor
 from .dispatch import dispatch
 from .foreseeing import meta_of
 from .gradients import grad_of, set_grad
+from .memory import memory_error, without_memory
 from .metadata import set_data
 from .moving import MASTER, Place, moved, values_of
 from .naming import DeviceName, named
@@ -159,15 +159,12 @@ class RemoteTensor(Tensor):
     def numpy(self, *, force: bool = False) -> Any:
         if force:
             return values_of(self, "numpy").numpy(force=True)
-        raise self._without_memory("numpy()")
+        raise memory_error(self, "numpy()")
 
-    def data_ptr(self) -> int:
-        raise self._without_memory("data_ptr()")
-
-    def __array__(self, dtype: Any = None) -> NoReturn:
-        raise self._without_memory("numpy.asarray()")
-
-    def _without_memory(self, what: str) -> UnsupportedOperationError:
-        return UnsupportedOperationError(
-            what, f"the tensor lives on node {self._session.number}, and has no memory here", "Call fetch() first"
-        )
+    data_ptr = without_memory("data_ptr()")
+    storage = without_memory("storage()")
+    share_memory_ = without_memory("share_memory_()")
+    apply_ = without_memory("apply_()")
+    __array__ = without_memory("numpy.asarray()")
+    __dlpack__ = without_memory("__dlpack__()")
+    __dlpack_device__ = without_memory("__dlpack_device__()")

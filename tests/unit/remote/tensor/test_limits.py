@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from multiworld.remote import PlaceMismatchError, RemoteTensor, UnsupportedOperationError
 from multiworld.remote.master.node import Node
+from multiworld.remote.tensor.local_data import guard_local_data
 
 from ..fake_node import FakeNode, values
 
@@ -122,3 +124,35 @@ def test_nested_tensors_of_an_encoder_are_refused_with_the_way_out(fake: FakeNod
 def test_packed_sequences_are_refused_with_the_way_out(node: Node) -> None:
     with pytest.raises(UnsupportedOperationError, match=r"_pack_padded_sequence.*the padded batch.*mask"):
         nn.utils.rnn.pack_padded_sequence(node.ones(2, 3, 4), torch.tensor([3, 2]), batch_first=True)
+
+
+@pytest.mark.parametrize(
+    "reach",
+    [
+        lambda there: there.data_ptr(),
+        lambda there: there.storage(),
+        lambda there: there.share_memory_(),
+        lambda there: there.apply_(abs),
+        lambda there: np.asarray(there),
+        lambda there: np.from_dlpack(there),
+        lambda there: torch.utils.dlpack.from_dlpack(there),
+        lambda there: nn.ParameterList([there]).share_memory(),
+    ],
+)
+def test_what_reaches_for_the_memory_of_a_tensor_raises(node: Node, reach: Callable[[Tensor], object]) -> None:
+    with pytest.raises(
+        UnsupportedOperationError, match=r"lives on node 1, and has no memory here. Call fetch\(\) first"
+    ):
+        reach(node.ones(3))
+
+
+def test_a_tensor_of_the_master_does_not_become_one_of_a_node(node: Node) -> None:
+    guard_local_data()
+    weight, there = nn.Parameter(torch.zeros(3)), node.ones(3)
+    for target in (weight, torch.zeros(3)):
+        with pytest.raises(UnsupportedOperationError, match=r"can't become one of node 1. .*nodes\[1\].load\(module\)"):
+            target.data = there
+    weight.data = torch.ones(3)
+    assert weight.tolist() == [1, 1, 1]
+    there.data = node.zeros(3)
+    assert values(there).tolist() == [0, 0, 0]
