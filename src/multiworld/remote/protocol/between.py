@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from ...errors import ProtocolError
 from ...wire.messages import MessageSet, message
 from . import specs
-from .checks import text
+from .checks import count, text
 from .messages import Failed
 from .records import MAX_ID, Kind, record, unpack
 from .specs import Spec
@@ -107,9 +107,8 @@ def read_collective(body: bytes) -> Collective:
             tuple(specs.from_json(each) for each in made),
             text(label),
         )
-        of_all = (world, sequence, group, root, *said.reads, *said.writes, *said.makes)
-        if any(type(each) is not int or not 0 <= each < MAX_ID for each in of_all):
-            raise ValueError("an impossible number")
+        for each in (world, sequence, group, root, *said.reads, *said.writes, *said.makes):
+            count(each, MAX_ID)
         if len(said.makes) != len(said.specs):
             raise ValueError(f"{len(said.makes)} new tensors with {len(said.specs)} specs")
     except (TypeError, ValueError, RecursionError) as error:
