@@ -17,7 +17,6 @@ from ..session import open_connections
 from ..session.session import Session
 from ..session.statistics import NodesStatistics
 from ..session.sync_points import SyncPoints
-from ..tensor.local_data import guard_local_data
 from .ending import Ending, report_unseen
 from .node import Node
 from .roster import NodePlace, Roster
@@ -56,7 +55,6 @@ class Nodes(Mapping[int, Node]):
 
         ``release`` is called last, with whether the nodes drop what they have not begun.
         """
-        guard_local_data()
         places = tuple(places)
         self._nodes = {place.number: Node(place.number) for place in places}
         self._beside, self._beside_lock = beside, threading.Lock()

@@ -7,14 +7,15 @@ kernel for it. The others do not see the key.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from functools import cache
 from typing import Any, Final
 
 import torch
 from torch.autograd import forward_ad
 
 from .gradient_formulas import MaskedFill, Product
+from .local_data import can_take
 from .moving import values_of
 from .remote_tensor import RemoteTensor
 from .wrapping import KEY, KEY_NAME
@@ -22,16 +23,19 @@ from .wrapping import KEY, KEY_NAME
 aten = torch.ops.aten
 _BELOW: Final = torch._C._dispatch_keyset_full_after(KEY)
 _AUTOCAST: Final = torch._C.DispatchKey.AutocastCPU
+_lock: Final = threading.Lock()  # one thread sets the kernels
 _libraries: Final[list[torch.library.Library]] = []  # kernels last as long as their library
 
 
-@cache
 def install() -> None:
-    """Let operators on remote tensors come here first, in this process."""
-    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-    _libraries.append(library)
-    for function, kernel in _KERNELS.items():
-        library.impl(function, kernel, KEY_NAME, with_keyset=True)  # type: ignore[no-untyped-call]
+    """Let operators on remote tensors come here first, in this process. Again: nothing."""
+    with _lock:
+        if _libraries:
+            return
+        library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+        for function, kernel in _KERNELS.items():
+            library.impl(function, kernel, KEY_NAME, with_keyset=True)  # type: ignore[no-untyped-call]
+        _libraries.append(library)
 
 
 def _matmul(keys: Any, one: Any, other: Any) -> Any:
@@ -135,5 +139,6 @@ _KERNELS: Final[dict[Any, Callable[..., Any]]] = {
     aten.linalg_eigvalsh.default: _eigvalsh,
     aten.linalg_svdvals.default: _svdvals,
     aten.tensor_split.tensor_indices_or_sections: _tensor_split,
+    aten._has_compatible_shallow_copy_type.default: can_take,
     **{each: _rank_by(each) for each in _RANKS},
 }

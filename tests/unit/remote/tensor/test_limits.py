@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -11,7 +12,6 @@ from torch import Tensor, nn
 
 from multiworld.remote import PlaceMismatchError, RemoteTensor, UnsupportedOperationError
 from multiworld.remote.master.node import Node
-from multiworld.remote.tensor.local_data import guard_local_data
 
 from ..fake_node import FakeNode, values
 
@@ -147,10 +147,12 @@ def test_what_reaches_for_the_memory_of_a_tensor_raises(node: Node, reach: Calla
 
 
 def test_a_tensor_of_the_master_does_not_become_one_of_a_node(node: Node) -> None:
-    guard_local_data()
     weight, there = nn.Parameter(torch.zeros(3)), node.ones(3)
-    for target in (weight, torch.zeros(3)):
-        with pytest.raises(UnsupportedOperationError, match=r"can't become one of node 1. .*nodes\[1\].load\(module\)"):
+    for target, inference in itertools.product((weight, torch.zeros(3)), (False, True)):
+        with (
+            torch.inference_mode(inference),
+            pytest.raises(UnsupportedOperationError, match=r"can't become one of node 1. .*nodes\[1\].load\(module\)"),
+        ):
             target.data = there
     weight.data = torch.ones(3)
     assert weight.tolist() == [1, 1, 1]
