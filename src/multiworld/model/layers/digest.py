@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import threading
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from torch import fx, nn
 
 from .layer import Crossing, ModelLayer
+
+_parsing: Final = threading.Lock()  # CPython 3.11 parses in one thread at a time: in several it may raise SystemError
 
 
 def digest_of(inputs: Sequence[Crossing], layers: Iterable[ModelLayer]) -> str:
@@ -33,6 +37,8 @@ def _codes(module: nn.Module) -> Iterable[str]:
         elif type(part) not in seen and not type(part).__module__.startswith("torch."):
             seen.add(type(part))
             try:
-                yield inspect.getsource(type(part))
+                with _parsing:
+                    code = inspect.getsource(type(part))
             except (OSError, TypeError):  # typed in, or made by a program
-                yield type(part).__qualname__
+                code = type(part).__qualname__
+            yield code
