@@ -1,7 +1,7 @@
-"""Memory for large tensors that come: that of one which is gone, if that was as large, for its pages are there already.
+"""Memory for large tensors that come: the memory of an earlier tensor of that size is used again.
 
-Fresh memory costs a page fault for every 4 KiB, twice as long as the copy into it. So what comes again and again, as
-the batches of a loop do, gets the same memory again and again. It is kept for a moment only.
+Fresh memory costs a page fault for every 4 KiB; together they take twice as long as the copy. The batches of a loop get
+the same memory again and again. Memory that no tensor uses is kept for a second.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from torch import Tensor, UntypedStorage
 MIN_BYTES: Final = 1024 * 1024
 """Smaller memory is kept by the C library."""
 KEEP_S: Final = 1.0
-"""Memory that no new tensor took for so long is given back with its tensor, or at once if that is gone."""
+"""Memory is kept for so long after a tensor took it. Later, it goes back to the system as soon as no tensor uses it."""
 MAX_BYTES: Final = 256 * 1024 * 1024
 MAX_STORAGES: Final = 16
 HUGE_BYTES: Final = 2 * 1024 * 1024
-"""Of a page that saves 512 page faults."""
+"""The size of a huge page. One saves 512 page faults."""
 
 
 class LargeMemory:
@@ -89,7 +89,7 @@ class LargeMemory:
 
 
 class _Kept:
-    """A storage that a tensor had, or has. Whoever has it may resize it, or move it elsewhere."""
+    """A storage that a tensor uses, or has used. A user of that tensor may have resized or moved the storage."""
 
     __slots__ = ("_address", "size_bytes", "storage", "taken_at")
 
@@ -98,7 +98,7 @@ class _Kept:
         self._address = storage.data_ptr()
 
     def is_free(self, size_bytes: int) -> bool:
-        """Whether it is as large, and nobody else has it: no tensor, and no Python object that stands for it."""
+        """Whether its size is ``size_bytes``, and nothing else refers to it: no tensor, and no Python object."""
         return (
             size_bytes == self.size_bytes
             and sys.getrefcount(self.storage) == _REFERENCES
@@ -109,7 +109,7 @@ class _Kept:
 
 
 _REFERENCES: Final = 2
-"""That ``sys.getrefcount`` counts of what one attribute holds: this one, and its own."""
+"""What ``sys.getrefcount`` returns if one attribute alone refers to the object: that one, and its own argument."""
 
 
 def _storage(size_bytes: int) -> UntypedStorage:

@@ -1,6 +1,6 @@
-"""The memory of another process of this host, which this one may read and write, as the kernel allows a parent.
+"""Read and write the memory of another process of this host, if the kernel allows it.
 
-So a large tensor is copied once, by one process, between memory that both have anyway.
+One process then copies a large tensor once. Over shared memory, each of the two copies it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from ..errors import ReasonError
 
 MIN_BYTES: Final = 1024 * 1024
-"""Of a tensor that is copied so. Others are there before the two processes have agreed on an address."""
+"""Smaller tensors go over the channel: it takes them faster than the two processes can agree on an address."""
 CHUNK_BYTES: Final = 16 * 1024 * 1024  # of one call: an interrupt waits for its end
 MARK_BYTES: Final = 16
 
@@ -27,9 +27,9 @@ class PeerMemoryError(ReasonError):
 
 
 class Mark:
-    """Random bytes in this process, by which another one finds that it reads the right memory.
+    """Random bytes in this process. Another process reads them to see that it has the right process.
 
-    They are there as long as the other one may use what it was told of.
+    They stay as long as the other process may use the addresses that it knows.
     """
 
     def __init__(self) -> None:
@@ -45,14 +45,14 @@ class Mark:
         return self._bytes.hex()
 
     def erase(self) -> None:
-        """From now on what the other process reads does not count."""
+        """From now on the other process discards what it reads."""
         ctypes.memset(self.address, 0, MARK_BYTES)
 
 
 class PeerMemory:
-    """Any thread. ``mark``: the peer's, at ``mark_at``."""
+    """Any thread. ``mark``: the peer's, in hex; ``mark_at``: its address there."""
 
-    def __init__(self, pid: int, mark: bytes, mark_at: int) -> None:
+    def __init__(self, pid: int, mark: str, mark_at: int) -> None:
         self._pid, self._mark, self._mark_at = pid, mark, mark_at
 
     @classmethod
@@ -60,7 +60,7 @@ class PeerMemory:
         """Return the memory of a process, if it runs on this host and this one may read it."""
         if _read is None or not mark or host != socket.gethostname():
             return None
-        memory = cls(pid, bytes.fromhex(mark), mark_at)
+        memory = cls(pid, mark, mark_at)
         try:
             memory.check()
         except PeerMemoryError:
@@ -70,7 +70,7 @@ class PeerMemory:
     def read(self, address: int, target: Tensor) -> None:
         """Copy what is at an address of the peer into a tensor. Raises PeerMemoryError.
 
-        What was read counts only if the peer still stands by its addresses afterwards.
+        The mark is checked afterwards: without it, the peer may have changed that memory meanwhile.
         """
         self._move(_read, "read", address, target.data_ptr(), target.nbytes)
         self.check()
@@ -81,10 +81,10 @@ class PeerMemory:
         self._move(_write, "written", address, source.data_ptr(), source.nbytes)
 
     def check(self) -> None:
-        """Raises PeerMemoryError if the peer is gone, or does not stand by its addresses any more."""
+        """Raises PeerMemoryError if the peer is gone, or has erased its mark."""
         found = ctypes.create_string_buffer(MARK_BYTES)
         self._move(_read, "read", self._mark_at, ctypes.addressof(found), MARK_BYTES)
-        if found.raw != self._mark:
+        if found.raw.hex() != self._mark:
             raise PeerMemoryError("it has ended, or is another process")
 
     def _move(self, move: Any, what: str, theirs: int, ours: int, size_bytes: int) -> None:

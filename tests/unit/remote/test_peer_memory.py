@@ -58,4 +58,4 @@ def test_errors_say_what_happened() -> None:
     with pytest.raises(PeerMemoryError, match="its memory can't be written: Bad address"):
         memory.write(4096, torch.empty(8))
     with pytest.raises(PeerMemoryError, match="it died"):
-        PeerMemory(NOBODY, b"", 0).read(4096, torch.empty(8))
+        PeerMemory(NOBODY, "", 0).read(4096, torch.empty(8))

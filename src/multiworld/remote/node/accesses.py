@@ -1,4 +1,4 @@
-"""What the master reads and writes in the memory of a node by itself, and the memory that has to stay for it."""
+"""What the master reads and writes in the memory of a node. That memory is kept until the master is done."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...wire.progress.operation import Operation
 from ..peer_memory import Mark, PeerMemoryError
 
 _given_up: Final[list[Tensor]] = []
-"""Memory that a master was writing when it was lost. It may still be doing that, so nobody else ever gets this."""
+"""Memory that a master was writing when it was lost. The master may still write, so this memory is never used again."""
 
 
 class Accesses:
@@ -56,10 +56,10 @@ class Accesses:
             found[0].succeed(None)
 
     def end(self) -> None:
-        """The master is lost, or done. What it still reads does not count."""
+        """The master is lost, or done. It discards what it reads from now on."""
         with self._lock:
             self._is_over = True
-            self.mark.erase()  # first: then it knows that what it has read may have been changed meanwhile
+            self.mark.erase()  # before the memory is freed: the master looks at the mark after each read
             operations = [*self._reads.values(), *(operation for operation, _ in self._writes.values())]
             _given_up.extend(elements for _, elements in self._writes.values())
             self._reads, self._writes = {}, {}

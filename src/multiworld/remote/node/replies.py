@@ -14,7 +14,7 @@ from ...world.world import World
 from ..peer_memory import MIN_BYTES
 from ..protocol import lanes
 from ..protocol.elements import elements_of
-from ..protocol.messages import TO_MASTER, Failed, Lies, Sends, ToMaster
+from ..protocol.messages import TO_MASTER, Failed, InMemory, Sends, ToMaster
 from ..protocol.reply import with_elements, with_message
 from .shared import Shared
 
@@ -48,7 +48,7 @@ class Replies:
         if self._shared.master_reads and elements.nbytes >= MIN_BYTES:
             reading = self._shared.accesses.begin_read(request)
             self._shared.note_sending(elements, reading, partial(self._world.wait_for, reading, lanes.MASTER, None))
-            self.say(request, Lies(address=elements.data_ptr(), num_bytes=elements.nbytes))
+            self.say(request, InMemory(address=elements.data_ptr(), num_bytes=elements.nbytes))
             return
         with suppress(MultiworldError):
             sending = self._bulk.start_send_tensors(elements, lanes.MASTER, tag, None)

@@ -17,7 +17,7 @@ class NodeHello:
     """A node shows itself. ``devices``: ``cpu`` and its accelerators, as ``cuda:0``.
 
     ``calls``: the functions that it declared, and whether they can be called again with the same result.
-    ``mark``: random bytes, in hex, that lie at ``mark_at`` in its memory; empty: nobody is to read there.
+    ``mark``: random bytes, in hex, that are at the address ``mark_at`` of the node; empty: nobody may read there.
     """
 
     version: int
@@ -105,10 +105,10 @@ class Sends:
     num_bytes: int
 
 
-@message("lies")
+@message("in_memory")
 @dataclass(frozen=True, kw_only=True)
-class Lies:
-    """A tensor was asked for that is large: it lies at an address of the node until the master says ``Read``."""
+class InMemory:
+    """The answer for a large tensor: the master reads it at this address of the node, and then says ``Read``."""
 
     address: int
     num_bytes: int
@@ -134,9 +134,10 @@ class Declined:
 @message("arrives")
 @dataclass(frozen=True, kw_only=True)
 class Arrives:
-    """A large tensor comes over the bulk lane, with the tag of its ``id``; ``spec`` describes it.
+    """A large tensor comes; ``spec`` describes it.
 
-    ``is_written``: it does not; the master writes it where the node ``HasRoom``.
+    It comes over the bulk lane, with the tag of its ``id``. With ``is_written``, the node answers ``HasRoom``, and the
+    master writes the tensor there.
     """
 
     id: int
@@ -155,7 +156,7 @@ class Written:
 @message("read")
 @dataclass(frozen=True, kw_only=True)
 class Read:
-    """What ``request`` asked for is not read any more in the memory of the node."""
+    """The master has read what ``request`` asked for. The node may free or change that memory."""
 
     request: int
 
@@ -233,7 +234,7 @@ class Parted:
     reason: str
 
 
-ToMaster = NodeHello | Declined | HasRoom | Executed | Failed | Outcome | Sends | Lies | NodeStatistics | Parted
+ToMaster = NodeHello | Declined | HasRoom | Executed | Failed | Outcome | Sends | InMemory | NodeStatistics | Parted
 ToNode = Welcome | Refused | Arrives | Written | Read | AskStatistics | Drop | OpenStream | Meet | Part
 TO_MASTER: MessageSet[ToMaster] = MessageSet("what a node tells its master", ToMaster, tag="say")
 TO_NODE: MessageSet[ToNode] = MessageSet("what a master tells its node", ToNode, tag="say")

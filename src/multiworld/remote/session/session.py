@@ -37,7 +37,7 @@ from ..protocol.messages import (
     Executed,
     Failed,
     HasRoom,
-    Lies,
+    InMemory,
     NodeHello,
     NodeStatistics,
     OpenStream,
@@ -239,7 +239,7 @@ class Session:
                 reply = self.requests.reply_on(link, waited)
                 if isinstance(reply, memoryview):
                     return elements_in(reply, spec)
-                if isinstance(reply, Lies):
+                if isinstance(reply, InMemory):
                     return self._read(link, reply, spec, waited.request)
                 values = self._elements(spec)
                 link.bulk.blocking.recv(values, lanes.NODE, lanes.FIRST_REPLY + waited.request)
@@ -271,7 +271,7 @@ class Session:
                     reply = self.requests.read(bytes_of(await link.world.recv_tensors(lanes.NODE, tag)), waited)
                     if isinstance(reply, memoryview):
                         return elements_in(reply, spec)
-                    if isinstance(reply, Lies):
+                    if isinstance(reply, InMemory):
                         return await asyncio.to_thread(self._read, link, reply, spec, waited.request)
                     values = self._elements(spec)
                     await link.bulk.recv(values, lanes.NODE, tag)
@@ -281,15 +281,15 @@ class Session:
                 except MultiworldError as error:
                     self.requests.interrupted(link, error, waited)
 
-    def _read(self, link: Link, lies: Lies, spec: Spec, request: int) -> Tensor:
+    def _read(self, link: Link, said: InMemory, spec: Spec, request: int) -> Tensor:
         """Read the elements of a tensor in the memory of the node. Raises PeerMemoryError."""
         try:
-            if link.memory is None or lies.num_bytes != spec.num_elements * spec.dtype.itemsize:
+            if link.memory is None or said.num_bytes != spec.num_elements * spec.dtype.itemsize:
                 raise ProtocolError(
-                    f"{lies.num_bytes} bytes in memory for {spec.num_elements} elements of {spec.dtype}"
+                    f"{said.num_bytes} bytes in memory for {spec.num_elements} elements of {spec.dtype}"
                 )
             values = self._elements(spec)
-            link.memory.read(lies.address, values)
+            link.memory.read(said.address, values)
             return values
         finally:
             self._tell_on(link, Read(request=request), lanes.CONTROL)

@@ -1,4 +1,4 @@
-"""Methods that need the memory of a tensor, which is on its node: here PyTorch would read or write at address 0."""
+"""Methods that need the memory of a tensor. It is on the node: here PyTorch would read or write at address 0."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..errors import UnsupportedOperationError
 
 
 def without_memory(what: str) -> Callable[..., NoReturn]:
-    """Return a method that raises UnsupportedOperationError, whatever its arguments are."""
+    """Return a method that takes any arguments and raises UnsupportedOperationError."""
 
     def method(self: Any, *args: object, **kwargs: object) -> NoReturn:
         raise memory_error(self, what)
