@@ -21,14 +21,23 @@ _BATCH_NORMS: Final[frozenset[Any]] = frozenset({aten.native_batch_norm.default,
 _COLUMN_MAJOR: Final = frozenset({aten._linalg_svd.default, aten.linalg_eig.default})
 """On the CPU the matrices that they return last are column-major."""
 _TRAINING: Final = 5  # the place of that argument
+_BATCH_NORM_BACKWARDS: Final[frozenset[Any]] = frozenset(
+    {aten.native_batch_norm_backward.default, aten.batch_norm_backward.default}
+)
+_WANTED: Final = 9  # the place of ``output_mask``
 
 
 def corrected(func: Any, args: Sequence[Any], returned: Any) -> Any:
-    """Return what the operator returns with data. A batch norm in evaluation saves no statistics: they are empty."""
+    """Return what the operator returns with data.
+
+    A batch norm in evaluation saves no statistics: they are empty. Its backward makes no gradient that nobody wants.
+    """
     if func in _BATCH_NORMS and len(args) > _TRAINING and not args[_TRAINING]:
         return (returned[0], *(each.new_empty(0) for each in returned[1:]))
     if func in _COLUMN_MAJOR and spec_of(args[0]._spec).device == "cpu":
         return (*returned[:-1], _column_major(returned[-1]))
+    if func in _BATCH_NORM_BACKWARDS and len(args) > _WANTED:
+        return tuple(each if wanted else None for each, wanted in zip(returned, args[_WANTED], strict=True))
     return returned
 
 

@@ -26,6 +26,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "dropout": lambda: nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.3), nn.Linear(8, 2)),
     "LSTM": lambda: nn.LSTM(6, 5, num_layers=2, dropout=0.2),
     "attention": lambda: nn.TransformerEncoderLayer(6, 2, 16),
+    "batch norm first": lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(6, 2)),
+    "batch norm without parameters": lambda: nn.Sequential(nn.Linear(6, 2), nn.BatchNorm1d(4, affine=False)),
 }
 
 
@@ -51,7 +53,11 @@ def trained(model: str, optimizer: str, node: Node | None) -> list[Tensor]:
 
 @pytest.mark.parametrize(
     ("model", "optimizer"),
-    [*(("dropout", optimizer) for optimizer in OPTIMIZERS), ("LSTM", "AdamW"), ("attention", "SGD")],
+    [
+        *(("dropout", optimizer) for optimizer in OPTIMIZERS),
+        *((model, "SGD") for model in ("attention", "batch norm first", "batch norm without parameters")),
+        ("LSTM", "AdamW"),
+    ],
 )
 def test_a_training_gives_the_same_bits_and_waits_for_nothing(node: Node, model: str, optimizer: str) -> None:
     here = trained(model, optimizer, None)
