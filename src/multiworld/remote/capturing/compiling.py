@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from functools import update_wrapper
-from typing import Any, Final, Generic, ParamSpec, TypeVar
+from typing import Any, Final, Generic, NoReturn, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from ..errors import CaptureError
+from ..session.origins import here
 from ..session.session import Session
 from ..tensor.moving import send
 from ..tensor.remote_tensor import RemoteTensor
@@ -112,7 +113,7 @@ def _call(traced: Traced, tensors: Sequence[RemoteTensor]) -> Sequence[Tensor]:
 
 
 class _Run(torch.autograd.Function):
-    """One call: its backward is a message, too. There is no second derivative."""
+    """One call: its backward is a message, too. A second derivative is refused."""
 
     @staticmethod
     def forward(ctx: Any, traced: Traced, num_arguments: int, *tensors: RemoteTensor) -> tuple[RemoteTensor, ...]:
@@ -133,11 +134,36 @@ class _Run(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[RemoteTensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         traced: Traced = ctx.traced
-        found = traced.backward(gradients, traced.available_of(ctx.saved_tensors))
+        with torch.no_grad():
+            found: Sequence[Tensor | None] = traced.backward(gradients, traced.available_of(ctx.saved_tensors))
+        if torch.is_grad_enabled():  # of backward(create_graph=True)
+            found = _refusing_more(found)
         return None, None, *found
+
+
+def _refusing_more(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Return gradients whose own derivative is an error: PyTorch would take them for constants."""
+    anchor = torch.empty(0, device="cpu", requires_grad=True)
+    refusing = iter(_RefuseMore.apply(here(), anchor, *[each for each in gradients if each is not None]))  # type: ignore[no-untyped-call]
+    return [None if each is None else next(refusing) for each in gradients]
+
+
+class _RefuseMore(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, line: str, anchor: Tensor, *gradients: Tensor) -> tuple[Tensor, ...]:
+        ctx.line = line
+        return gradients
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> NoReturn:
+        raise CaptureError(
+            "remote.compile",
+            ctx.line,
+            "a gradient of a compiled function is differentiated again",
+            "Call the function without remote.compile where create_graph=True",
+        )
 
 
 def _there(session: Session, tensor: Tensor) -> Tensor:

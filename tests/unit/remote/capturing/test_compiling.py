@@ -156,6 +156,21 @@ def test_what_the_backward_needs_must_not_be_written(node: Node) -> None:
         result.sum().backward()
 
 
+@pytest.mark.parametrize("penalty", [lambda gradient: gradient.square().sum(), lambda gradient: gradient.sum()])
+def test_a_second_derivative_is_refused_and_not_left_out(node: Node, penalty: Callable[[Tensor], Tensor]) -> None:
+    weight = node.send(torch.full((3,), 2.0)).requires_grad_()
+    cube = compile_function(lambda x: (x * weight).pow(3).sum())
+    x = node.send(torch.arange(3.0)).requires_grad_()
+    (gradient,) = torch.autograd.grad(cube(x), x, create_graph=True)
+    assert values(gradient).tolist() == [0, 24, 96]
+    loss = penalty(gradient) + weight.sum()
+    with pytest.raises(CaptureError, match=r"test_compiling\.py.* differentiated again.* without remote\.compile"):
+        loss.backward()  # type: ignore[no-untyped-call]
+    cube(x).backward()
+    assert x.grad is not None
+    assert values(x.grad).tolist() == [0, 24, 96]
+
+
 def test_only_some_results_are_used(node: Node) -> None:
     @compile_function
     def two(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
