@@ -96,3 +96,29 @@ def test_a_node_and_then_the_master_are_started_again_by_the_launcher(tmp_path: 
     said = [line.split("]: ")[-1] for line in done.stdout.splitlines()]
     for line in ("lost node 1", "node 2 goes on: 3.0", "again: 4.0", "second master: 5.0 6.0"):
         assert any(each.endswith(line) for each in said), done.stdout + done.stderr
+
+
+FAILS = """
+import os, sys, time
+from multiworld import remote
+
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+began = time.monotonic()
+with remote.connect() as nodes:
+    waited = time.monotonic() - began
+    print(f"master {attempt}:", float(nodes[1].ones(5).sum()), waited < float(sys.argv[1]), flush=True)
+    if attempt == "0":
+        raise ValueError("in the block")
+if attempt == "1":
+    sys.exit(3)  # the nodes were told that all is done
+"""
+
+
+def test_a_master_that_ends_with_an_error_finds_its_nodes_again(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(FAILS)
+    done = run(*RUN, "--nproc-per-node", 2, program, scaled(20))
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = [line.split("]: ")[-1] for line in done.stdout.splitlines()]
+    for attempt in range(3):
+        assert any(each.endswith(f"master {attempt}: 5.0 True") for each in said), done.stdout + done.stderr

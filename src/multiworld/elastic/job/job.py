@@ -36,6 +36,7 @@ from .phase import Phase, PhaseChange, advance
 from .placement import Placement
 from .plan import JobPlan
 from .recurrence import Recurrence
+from .remote import RemoteMaster
 from .restart import Restarts
 from .roster import Roster
 from .slots import Post, Posts, PostState
@@ -61,6 +62,7 @@ class Job:
         self.restarts = Restarts(plan, now)
         self.ending = Ending()
         self._posts = Posts()
+        self.remote_master = RemoteMaster(self._posts)
         self._placement = Placement(self.nodes, self._posts, self.restarts, term=term)
         self._master = MasterHost(self.nodes, now)
         self._expected: set[str] = set()
@@ -149,6 +151,7 @@ class Job:
                     deadlines += [post.not_before for _, post in self._placement.waiting()]
                 if not self._placement.is_told:
                     deadlines.append(-inf)
+            deadlines.append(self.remote_master.stop_at)
             if self._is_short:
                 deadlines.append(self._short_since + self.plan.join_timeout_s)
         elif self.phase is Phase.STOPPING:
@@ -268,8 +271,12 @@ class Job:
         worker = self._posts[slot]
         was_stopping = worker.state is PostState.STOPPING or ordered
         is_ending = self.phase is Phase.ENDING or self.ending.signum is not None
+        if self.phase is Phase.RUNNING and self.remote_master.is_over_for(worker):
+            self._posts.change(slot, PostState.SUCCEEDED)
+            return self._late_failure(worker, returncode, failure) + self.poll(now)
         if returncode == 0 and (is_ending or not was_stopping):
             self._posts.change(slot, PostState.SUCCEEDED)
+            self.remote_master.succeeded(worker, now)
             return self.poll(now)
         self._posts.change(slot, PostState.IDLE)
         worker.not_before = now
@@ -384,13 +391,25 @@ class Job:
         delay_s = self.restarts.note(slot, worker, now, is_fault_of_its_own=is_fault_of_its_own)
         others, policy = self.restarts.others(slot, self._posts), self.restarts.policy
         worker.worlds = frozenset()
+        nodes = [] if policy is RestartPolicy.ALL else self._ended_nodes(worker, now)
         if policy is RestartPolicy.ALL:
             self._begin_to_stop(now)
         what = "all workers are" if policy is RestartPolicy.ALL else f"rank {worker.rank} is"
         also = f", and {len(others)} that share a world with it" if others and policy is RestartPolicy.WORLD else ""
         when = f" in {delay_s:g} s" if delay_s else ""
-        text = f"{what} started again{also}{when}"
+        again = f", and its {_counted(len(nodes), 'node')} that had ended" if nodes else ""
+        text = f"{what} started again{also}{again}{when}"
         return [Record(kind="restart", text=text, fields={"worker": worker.id}), *self._stop(others, signal.SIGTERM)]
+
+    def _late_failure(self, worker: Post, returncode: int, failure: WorkerFailure | None) -> list[Action]:
+        if returncode in (0, *OUR_SIGNALS):
+            return []
+        why = f"exit status {returncode}" if failure is None else failure.text
+        text = f"rank {worker.rank} failed after its master had ended well: {why}"
+        return [Record(kind="worker failed", text=text, fields={"worker": worker.id, "rank": worker.rank})]
+
+    def _ended_nodes(self, worker: Post, now: float) -> list[Post]:
+        return self.remote_master.failed(worker, now, self.nodes.agents.__contains__)
 
     def _fail(self, reason: str, now: float) -> list[Action]:
         """The job is given up: stop what runs, and end with what failed first."""
@@ -416,6 +435,7 @@ class Job:
         self._enough_since, self._formed_before = None, True
         sizes = ((agent, nodes.known[agent].num_workers) for agent in nodes.active)
         self._posts.begin_anew(sizes, not_before=self.restarts.not_before)
+        self.remote_master.began_anew()
         self._go(PhaseChange.FORMED)
         self._is_short = False
         return self._next_generation()
@@ -474,6 +494,7 @@ class Job:
         if self._posts.all_succeeded() and self._is_complete:
             self._begin_to_end(now)
             return actions
+        actions += self._stop(self.remote_master.nodes_to_stop(now), signal.SIGTERM)
         actions += self._master.provide(self.generation, now)
         master, nodes = self._master.address(self.generation), self.nodes
         if master is not None and len(nodes.active_agents) == len(nodes.active):  # else some are not known yet

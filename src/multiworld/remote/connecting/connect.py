@@ -57,6 +57,6 @@ def connect(
     try:
         nodes.wait_alive(timeout_s)
     except BaseException:
-        nodes.close(drop=True)
+        nodes.abandon()
         raise
     return nodes

@@ -18,7 +18,7 @@ FAILED = 1
 
 
 class Close(Protocol):
-    def __call__(self, *, drop: bool) -> Sequence[RemoteError]: ...
+    def __call__(self, *, drop: bool, failed: bool) -> Sequence[RemoteError]: ...
 
 
 class Ending:
@@ -48,13 +48,20 @@ class Ending:
         """End the connection, and choose the status of the process."""
         error = getattr(sys, "last_type", None)  # of the error that ended the program
         try:
-            unseen = self._close(drop=_was_interrupted())
+            unseen = self._close(drop=_was_interrupted(), failed=error is not None)
         except KeyboardInterrupt:
             _end_with(SIGNALLED + signal.SIGINT)
             return
         report_unseen(unseen)
         if unseen and error is None:
             _end_with(FAILED)
+
+
+def is_failure(error: BaseException | None) -> bool:
+    """Whether the status of a process that this ends is another than 0."""
+    if isinstance(error, SystemExit):
+        return error.code is not None and error.code != 0
+    return error is not None
 
 
 def _was_interrupted() -> bool:

@@ -17,7 +17,7 @@ from ..session import open_connections
 from ..session.session import Session
 from ..session.statistics import NodesStatistics
 from ..session.sync_points import SyncPoints
-from .ending import Ending, report_unseen
+from .ending import Ending, is_failure, report_unseen
 from .node import Node
 from .roster import NodePlace, Roster
 from .settling import settle_all
@@ -81,7 +81,7 @@ class Nodes(Mapping[int, Node]):
         )
         for place in places:
             self._roster.add(place)
-        self._ending = Ending(self.close, self._forked)
+        self._ending = Ending(self._close_at_exit, self._forked)
         open_connections.opened(self)
 
     def __getitem__(self, number: int) -> Node:
@@ -108,8 +108,13 @@ class Nodes(Mapping[int, Node]):
     def __enter__(self) -> Nodes:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        unseen = self.close(drop=kind is not None and issubclass(kind, KeyboardInterrupt))
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        """A block that ends with an error tells nodes of the launcher nothing: a master that is started again needs
+        them. It is as if this process had been killed.
+        """
+        unseen = self._close(
+            drop=kind is not None and issubclass(kind, KeyboardInterrupt), failed=is_failure(error), strict=True
+        )
         if kind is None and unseen:
             raise unseen[0]
         report_unseen(unseen)  # beside the error that ends the block, which may follow from them
@@ -167,6 +172,19 @@ class Nodes(Mapping[int, Node]):
         which node it waits for, and for which line. ``drop``: do not wait; the nodes
         execute nothing more. An interrupt while it waits has the same effect, and goes on to the caller.
         """
+        return self._close(timeout_s=timeout_s, drop=drop)
+
+    def abandon(self) -> None:
+        """End the connection as by an error: nodes of the launcher wait for the next master."""
+        self._close(drop=True, failed=True)
+
+    def _close_at_exit(self, *, drop: bool, failed: bool) -> list[RemoteError]:
+        return self._close(drop=drop, failed=failed, strict=True)
+
+    def _close(
+        self, *, timeout_s: float | None = None, drop: bool = False, failed: bool = False, strict: bool = False
+    ) -> list[RemoteError]:
+        """``failed``: by an error of the program. ``strict``: what nobody saw becomes one."""
         if not self._is_open or os.getpid() != self._pid:
             return []
         self._is_open = False
@@ -176,10 +194,11 @@ class Nodes(Mapping[int, Node]):
             if not drop:
                 self._lost_at_end += settle_all(self._sessions.copy(), timeout_s)
         except KeyboardInterrupt:
-            drop = True
+            drop = failed = True
             raise
         finally:
-            unseen = self._end(drop=drop, kill=drop or (timeout_s is not None and bool(self._lost_at_end)))
+            kill = drop or (timeout_s is not None and bool(self._lost_at_end))
+            unseen = self._end(drop=drop, kill=kill, failed=failed, strict=strict)
         return unseen
 
     def _start_beside(self, place: NodePlace) -> Node:
@@ -194,14 +213,16 @@ class Nodes(Mapping[int, Node]):
         node.wait_alive(START_S)
         return node
 
-    def _end(self, *, drop: bool, kill: bool) -> list[RemoteError]:
+    def _end(self, *, drop: bool, kill: bool, failed: bool, strict: bool) -> list[RemoteError]:
         """``kill``: processes of nodes that this one has started are not waited for."""
         unseen = [*self._lost_at_end, *(error for session in self._sessions for error in session.unseen_errors())]
+        is_done = not failed and not (strict and unseen)
         for session in self._sessions:
             if not session.is_over:
                 if drop:
                     session.tell(Drop())
-                session.say_end()
+                if is_done:
+                    session.say_end()
             session.end(CLOSED)
         for node in list(self._nodes.values()):
             node.refuse(CLOSED)

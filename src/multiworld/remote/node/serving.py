@@ -90,6 +90,7 @@ def serve_node(
     """Serve master after master, until one says that it is done.
 
     ``on_session`` is called with the session of each master, and with None when it has ended.
+    Without ``once`` it waits for each as long as that takes: the launcher ends nodes whose master has ended well.
     Raises JoinError, RefusedByMasterError, ProtocolError; with ``forever`` the next master is served after these.
     """
     torch.set_grad_enabled(False)
@@ -97,10 +98,11 @@ def serve_node(
         try:
             was_ended = _serve_one(options, manager, bulk_manager, on_session)
         except (JoinError, RefusedByMasterError, ProtocolError) as error:
+            if isinstance(error, JoinTimeoutError) and not options.once:  # no master came yet
+                continue
             if not options.forever:
                 raise
-            if not isinstance(error, JoinTimeoutError):  # no master came yet
-                logger.warning("a master could not be served: %s", error)
+            logger.warning("a master could not be served: %s", error)
             continue
         if options.once or (was_ended and not options.forever):
             return

@@ -10,7 +10,7 @@ import pytest
 
 from multiworld.remote.errors import RemoteError, RemoteOperationError
 from multiworld.remote.master import ending
-from multiworld.remote.master.ending import Ending, report_unseen
+from multiworld.remote.master.ending import Ending, is_failure, report_unseen
 
 ERROR = RemoteOperationError(1, "aten.mm.default", "train.py:7 in step", "RuntimeError", "no memory")
 
@@ -27,10 +27,12 @@ def statuses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 class Closed:
     def __init__(self, *unseen: RemoteError, error: type[BaseException] | None = None) -> None:
         self.drops: list[bool] = []
+        self.failures: list[bool] = []
         self._unseen, self._error = unseen, error
 
-    def __call__(self, *, drop: bool) -> Sequence[RemoteError]:
+    def __call__(self, *, drop: bool, failed: bool) -> Sequence[RemoteError]:
         self.drops.append(drop)
+        self.failures.append(failed)
         if self._error is not None:
             raise self._error
         return self._unseen
@@ -49,7 +51,7 @@ def test_an_error_that_nobody_saw_is_printed_and_gives_status_1(
 ) -> None:
     closed = Closed(ERROR)
     end(closed)
-    assert closed.drops == [False]
+    assert (closed.drops, closed.failures) == ([False], [False])
     assert statuses == [1]
     text = capsys.readouterr().err
     assert "nobody saw this error: aten.mm.default failed on node 1" in text
@@ -68,7 +70,7 @@ def test_after_an_error_of_the_program_its_own_status_stays(
     monkeypatch.setattr(sys, "last_type", ValueError, raising=False)
     closed = Closed(ERROR)
     end(closed)
-    assert (closed.drops, statuses) == ([False], [])
+    assert (closed.drops, closed.failures, statuses) == ([False], [True], [])
 
 
 def test_after_an_interrupt_the_nodes_drop_what_waits(statuses: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,3 +101,19 @@ def test_the_last_search_for_garbage_is_left_out_after_an_interrupt_only(
 def test_nothing_is_printed_for_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     report_unseen([])
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "fails"),
+    [
+        (None, False),
+        (SystemExit(), False),
+        (SystemExit(0), False),
+        (SystemExit(3), True),
+        (SystemExit("a text"), True),
+        (ValueError(), True),
+        (KeyboardInterrupt(), True),
+    ],
+)
+def test_an_error_fails_a_program_unless_it_is_an_exit_with_status_0(error: BaseException | None, fails: bool) -> None:
+    assert is_failure(error) is fails
