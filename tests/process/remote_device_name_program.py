@@ -157,6 +157,7 @@ def through_file(saved: object, location: Any) -> Any:
 def files() -> None:
     whole = torch.arange(4.0)
     saved = {"whole": whole, "part": whole[1:], "turned": torch.arange(6.0).view(2, 3).t(), "ids": torch.arange(3)}
+    saved |= {"scalar": torch.tensor(7.0), "none": torch.ones(0), "last": whole[3]}
     found = through_file(saved, ONE)
     for name, tensor in saved.items():
         is_on(found[name], ONE)
@@ -165,6 +166,33 @@ def files() -> None:
     assert found["whole"].tolist() == [0.0, 2.0, 3.0, 4.0]
     is_on(through_file(nn.Linear(2, 2).state_dict(), {"cpu": TWO})["weight"], TWO)
     is_local(through_file(torch.ones(2, device=ONE), None))
+    with pytest.raises(remote.UnsupportedOperationError, match="memory of the master"):
+        torch.ones(3, device=ONE).set_(torch.ones(3).untyped_storage(), 0, (3,), (1,))
+
+
+def resumed() -> None:
+    """A training that goes on from a file has the bits of one that was not stopped."""
+
+    def step(net: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor) -> None:
+        optimizer.zero_grad()
+        net(inputs).square().mean().backward()
+        optimizer.step()
+
+    for options in ({}, {"fused": True}):
+        net: Any = nn.Linear(4, 3).to(ONE)
+        optimizer = torch.optim.AdamW(net.parameters(), **options)
+        batches = [torch.randn(5, 4, device=ONE) for _ in range(4)]
+        for batch in batches[:2]:
+            step(net, optimizer, batch)
+        found = through_file({"net": net.state_dict(), "optimizer": optimizer.state_dict()}, ONE)
+        other: Any = nn.Linear(4, 3).to(ONE)
+        again = torch.optim.AdamW(other.parameters(), **options)
+        other.load_state_dict(found["net"])
+        again.load_state_dict(found["optimizer"])
+        for batch in batches[2:]:
+            step(net, optimizer, batch)
+            step(other, again, batch)
+        assert torch.equal(net.weight.cpu(), other.weight.cpu()), options
 
 
 def seeds() -> None:
@@ -336,6 +364,7 @@ CHECKS: tuple[Callable[[], None], ...] = (
     modules,
     copies,
     files,
+    resumed,
     seeds,
     assignments,
     mixtures,

@@ -7,7 +7,9 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch._prims_common import make_contiguous_strides_for
 
+from ..errors import UnsupportedOperationError
 from ..protocol.template import Keywords
 from ..session.open_connections import session_of
 from ..tensor.metadata import set_data
@@ -18,6 +20,7 @@ from ..tensor.special import SPECIAL
 
 PRIORITY: Final = 15
 """Before PyTorch's own readers of locations, the first of which has 10."""
+_MEMORY: Final = "a remote tensor can't have memory of the master"
 
 
 class LoadedStorage(torch.UntypedStorage):
@@ -57,7 +60,10 @@ def _restored(storage: Any, location: str) -> LoadedStorage | None:
 
 
 def _set_storage(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords) -> Tensor:
-    """Let a tensor be a view of what was loaded."""
-    tensor, storage, offset, size, stride = args
+    """Let a tensor be a view of what was loaded. PyTorch leaves the strides out where there are none."""
+    tensor, storage, offset, size = args[:4]
+    if not isinstance(storage, LoadedStorage):
+        raise UnsupportedOperationError(str(func), _MEMORY, "Write t.data = other.data, with a tensor of the node")
+    stride = (args[4] if len(args) > 4 else None) or make_contiguous_strides_for(size)
     set_data(tensor, storage.on_node().view(tensor.dtype).as_strided(size, stride, offset))
     return tensor  # type: ignore[no-any-return]
