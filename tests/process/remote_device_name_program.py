@@ -178,21 +178,21 @@ def resumed() -> None:
         net(inputs).square().mean().backward()
         optimizer.step()
 
-    for options in ({}, {"fused": True}):
+    for fused in (False, True):
         net: Any = nn.Linear(4, 3).to(ONE)
-        optimizer = torch.optim.AdamW(net.parameters(), **options)
+        optimizer = torch.optim.AdamW(net.parameters(), fused=fused)
         batches = [torch.randn(5, 4, device=ONE) for _ in range(4)]
         for batch in batches[:2]:
             step(net, optimizer, batch)
         found = through_file({"net": net.state_dict(), "optimizer": optimizer.state_dict()}, ONE)
         other: Any = nn.Linear(4, 3).to(ONE)
-        again = torch.optim.AdamW(other.parameters(), **options)
+        again = torch.optim.AdamW(other.parameters(), fused=fused)
         other.load_state_dict(found["net"])
         again.load_state_dict(found["optimizer"])
         for batch in batches[2:]:
             step(net, optimizer, batch)
             step(other, again, batch)
-        assert torch.equal(net.weight.cpu(), other.weight.cpu()), options
+        assert torch.equal(net.weight.cpu(), other.weight.cpu()), fused
 
 
 def seeds() -> None:
