@@ -71,11 +71,13 @@ class Block:
         *,
         given: Sequence[RemoteTensor] = (),
         name: str = "a replay",
+        is_compiled: bool = False,
     ) -> Replay:
         """Return what replays it, and define it on the node; after its end. Raises CaptureError.
 
         ``inputs``: ids, of tensors from before it. ``outputs``: ids with the numbers of their specs. ``given``: the
         inputs themselves. What it made, what is still in use, and is no output gets new values in each replay.
+        ``is_compiled``: whether the node is to compile it.
         """
         recorder, watch = self.recorder, self.watch
         self._optimizers.check(recorder.first_id)
@@ -93,6 +95,7 @@ class Block:
             constants=recorder.constants,
             statics=sorted(made - returned) if recorder.is_issued else (),
             outputs=[id_ for id_, _ in outputs],
+            is_compiled=is_compiled,
         )
         return Replay(
             recorder,

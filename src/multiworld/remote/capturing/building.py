@@ -41,8 +41,12 @@ def build(
     constants: Mapping[int, Constant],
     statics: Collection[int],
     outputs: Sequence[int],
+    is_compiled: bool = False,
 ) -> Built:
-    """Return the graph. ``statics``: ids that are made and stay alive. ``outputs``: ids that each replay returns."""
+    """Return the graph. ``statics``: ids that are made and stay alive. ``outputs``: ids that each replay returns.
+
+    ``is_compiled``: whether the node is to compile it.
+    """
     slots: dict[int, int] = {}
     for id_ in (*inputs, *externals, *constants):
         slots[id_] = len(slots)
@@ -80,6 +84,7 @@ def build(
         tuple(slots[id_] for id_ in outputs),
         tuple(float.fromhex(value) for value in fixed),
         len(varying),
+        is_compiled,
     )
     return Built(graph, tuple(varying))
 

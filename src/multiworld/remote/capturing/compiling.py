@@ -24,22 +24,30 @@ T = TypeVar("T")
 
 MAX_TRACED: Final = 64
 """Sets of arguments of one function that are kept; the one that was used longest ago goes."""
+BACKENDS: Final = ("eager", "inductor")
 
 
-def compile_function(function: Callable[P, T]) -> Compiled[P, T]:
+def compile_function(function: Callable[P, T], *, backend: str = "eager") -> Compiled[P, T]:
     """Return a function that does the same on the node of its arguments, as one message, and another one backward.
 
     It is traced once for each set of shapes, dtypes and other arguments: its Python code does not run again for these.
-    Raises CaptureError, when it is traced, for what can't be replayed, as a decision by a value.
+    ``backend``: with "eager" the node executes the same operators, and results have the same bits. With "inductor" it
+    compiles them in the first call, which takes seconds; results can differ in the last bits.
+
+    Raises ValueError for another backend; CaptureError, when it is traced, for what can't be replayed, as a decision by
+    a value.
     """
-    return Compiled(function)
+    if backend not in BACKENDS:
+        raise ValueError(f"unknown backend {backend!r}: expected one of {', '.join(BACKENDS)}")
+    return Compiled(function, backend)
 
 
 class Compiled(Generic[P, T]):
     """``num_traced``: how often the function was traced."""
 
-    def __init__(self, function: Callable[P, T]) -> None:
+    def __init__(self, function: Callable[P, T], backend: str = "eager") -> None:
         self.num_traced = 0
+        self.backend = backend
         self._function = function
         self._traced: OrderedDict[Hashable, tuple[Traced, Shown]] = OrderedDict()
         update_wrapper(self, function, updated=())
@@ -74,7 +82,7 @@ class Compiled(Generic[P, T]):
             shown.append(Shown(self._function(*args, **kwargs)))
             return shown[0].tensors()
 
-        traced = Traced(function, session, arguments)
+        traced = Traced(function, session, arguments, is_compiled=self.backend == "inductor")
         self.num_traced += 1
         found = self._traced[key] = traced, shown[0].empty()
         if len(self._traced) > MAX_TRACED:

@@ -45,9 +45,14 @@ class Traced:
     between forward and backward.
     """
 
-    def __init__(self, function: Function, session: Session, arguments: Sequence[Argument]) -> None:
-        """Raises CaptureError for what can't be replayed, and what the function raises."""
-        self._session = session
+    def __init__(
+        self, function: Function, session: Session, arguments: Sequence[Argument], *, is_compiled: bool = False
+    ) -> None:
+        """``is_compiled``: whether the node is to compile forward and backward.
+
+        Raises CaptureError for what can't be replayed, and what the function raises.
+        """
+        self._session, self._is_compiled = session, is_compiled
         self._arguments = [_stand_in(session, spec, wants) for spec, wants in arguments]
         self._modules: dict[nn.Module, bool] = {}
         block = Block(session, is_issued=False)
@@ -75,7 +80,9 @@ class Traced:
             saved = {id_: specs[id_] for id_ in sorted(block.made - results_ids)}
         self._saved = list(saved)
         outputs = [(each._id, each._spec) for each in self._results] + list(saved.items())
-        self._forward = block.replay([each._id for each in self._arguments], outputs, name="a compiled call")
+        self._forward = block.replay(
+            [each._id for each in self._arguments], outputs, name="a compiled call", is_compiled=is_compiled
+        )
         self._backwards: dict[tuple[int | None, ...], Backward] = {}
         self.checked = _Checked((), (), ())
         if any(self.differentiable):
@@ -151,6 +158,7 @@ class Traced:
             [*[each._id for each in gradients], *needs],
             [(each._id, each._spec) for each in known],
             name="the backward of a compiled call",
+            is_compiled=self._is_compiled,
         )
         return Backward(replay, needs, tuple(there))
 

@@ -42,7 +42,7 @@ class Executor:
         self._position = self._reported = 0
         self._failures: list[Failed] = []
         self._has_news = False
-        self._graphs = Graphs(shared, self._plans, self._arrive, self.failure)
+        self._graphs = Graphs(shared, self._plans, self._arrive, self.failure, replies.tell)
         self.is_ended = False
         self._built_in: dict[int, Callable[[bytes], object]] = {
             Kind.DEFINE: self._define,

@@ -11,12 +11,13 @@ from torch import Tensor
 from ...errors import MultiworldError, ProtocolError
 from ..protocol.elements import tensor_of
 from ..protocol.graphs import Constant, Graph, GraphCall, read_graph, read_number
-from ..protocol.messages import Failed
+from ..protocol.messages import Failed, NotCompiled
 from ..protocol.records import Kind
 from .graph_call import CompiledCall, KeepGenerator, PlannedCall, RestoreGenerator, Values
+from .inductor import InductorGraph
 from .plan import Plan
 from .shared import Shared
-from .table import Arriving, Lost, Table, first_lost, memory_id
+from .table import Arriving, Lost, Table, first_lost, lose_written, memory_id
 
 
 class Failure(Protocol):
@@ -45,9 +46,11 @@ class Graphs:
         plans: Mapping[int, Plan],
         arrive: Callable[[Iterable[int]], bool],
         failure: Failure,
+        tell: Callable[[NotCompiled], object],
     ) -> None:
-        """``plans``: of the stream. ``arrive`` waits for tensors that are still to arrive."""
+        """``plans``: of the stream. ``arrive`` waits for tensors that are still to arrive. ``tell``: the master."""
         self._shared, self._plans, self._arrive, self._failure = shared, plans, arrive, failure
+        self._tell = tell
         self._graphs: dict[int, CompiledGraph] = {}
         self.handlers: Final[dict[int, Callable[[bytes], object]]] = {
             Kind.GRAPH: self._define,
@@ -58,7 +61,15 @@ class Graphs:
     def _define(self, body: bytes) -> None:
         graph = read_graph(body)
         self._arrive(graph.externals)  # another stream may make them: later, one that is missing was freed
-        self._graphs[graph.number] = CompiledGraph(graph, self._plans)
+        compiled = self._graphs[graph.number] = CompiledGraph(graph, self._plans)
+        if graph.is_compiled:
+            compiled.inductor = InductorGraph(
+                graph,
+                self._plans,
+                compiled.constants,
+                self._shared.streams,
+                lambda problem: self._tell(NotCompiled(problem=problem)),
+            )
 
     def _replay(self, body: bytes) -> None:
         compiled = self._graphs[read_number(body)]
@@ -75,12 +86,28 @@ class Graphs:
                 entries[place] = self._tensor_or_lost(given[place])
         if self._shared.sending:
             self._shared.wait_sends(entries)
+        if compiled.inductor is not None:
+            outputs = self._run_by(compiled.inductor, graph, given, entries)
+            if outputs is not None:
+                table.update(zip(numbers[num_ids:first_float], outputs, strict=True))
+                return
         values = compiled.run(entries, numbers[first_float:], table, self._failure)
         for id_, slot in zip(numbers[num_ids:first_float], graph.outputs, strict=True):
             table[id_] = values[slot]
         for id_, slot in graph.statics:
             if id_ in table:  # else the master gave it up
                 table[id_] = values[slot]
+
+    def _run_by(
+        self, inductor: InductorGraph, graph: Graph, given: Sequence[int], entries: Sequence[Any]
+    ) -> Sequence[Tensor | Lost] | None:
+        """Return the outputs; None: inductor does not run it."""
+        try:
+            return inductor.run(entries)
+        except Exception as error:
+            lost = Lost(self._failure(error))
+            lose_written(self._shared.table, [given[place] for place in inductor.written], lost)
+            return [lost] * len(graph.outputs)
 
     def _tensor_or_lost(self, id_: int) -> Tensor | Lost:
         table = self._shared.table
@@ -93,14 +120,15 @@ class Graphs:
 
 
 class CompiledGraph:
-    """``layout``: of the body of a record that runs it."""
+    """``layout``: of the body of a record that runs it. ``inductor``: if the master wants it to be compiled by that."""
 
     def __init__(self, graph: Graph, plans: Mapping[int, Plan]) -> None:
         """Raises ProtocolError for calls that do not fit to their plans."""
         self.graph, self.layout = graph, graph.run_layout
         num_given = graph.num_inputs + len(graph.externals)
-        constants = [_constant(each) for each in graph.constants]
-        self._initial: Values = [None] * num_given + constants
+        self.constants = [_constant(each) for each in graph.constants]
+        self.inductor: InductorGraph | None = None
+        self._initial: Values = [None] * num_given + self.constants
         self._initial += [None] * (graph.num_slots - len(self._initial))
         self._first_float = len(self._initial) + len(graph.floats)
         first = len(self._initial)

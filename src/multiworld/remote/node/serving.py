@@ -220,6 +220,8 @@ class Session:
 
     def _run_stream(self, number: int, executor: Executor) -> None:
         try:
+            with self._shared.streams.beginning:
+                pass  # another stream may need to be the only one
             self._execute(number, executor)
         except MultiworldError as error:
             if isinstance(error, ProtocolError):

@@ -27,18 +27,27 @@ class Release(NamedTuple):
 class Streams:
     """``awaited``: ids that a stream waits for. Each stream looks at it behind each record, so it is never replaced.
 
+    ``beginning``: held by a stream that must remain the only one; each new stream takes it before its first record.
+
     No wait goes round in a circle: who is waited for was issued by the master before the one that waits.
     """
 
     def __init__(self, table: Table) -> None:
         self.awaited: list[int] = []
         self.releases: list[Release] = []
+        self.beginning = threading.Lock()
         self._table = table
         self._changed = threading.Condition()  # guards the lines above and below
         self._open: dict[int, Stream] = {}
         self._freed: set[int] = set()  # of those that are awaited
         self._num_ended = 0
         self._is_over = False
+
+    @property
+    def is_only_one(self) -> bool:
+        """Whether one stream is open, or none."""
+        with self._changed:
+            return len(self._open) < 2
 
     @property
     def num_executed(self) -> int:

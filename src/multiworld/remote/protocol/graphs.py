@@ -44,7 +44,10 @@ class Constant(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """``statics``: ids that get a new tensor in each run, with its slot, unless they were freed. ``outputs``: slots."""
+    """``statics``: ids that get a new tensor in each run, with its slot, unless they were freed. ``outputs``: slots.
+
+    ``is_compiled``: whether the node is to compile it by inductor, whose results may differ in the last bits.
+    """
 
     number: int
     num_inputs: int
@@ -55,6 +58,7 @@ class Graph(NamedTuple):
     outputs: tuple[int, ...]
     floats: tuple[float, ...] = ()
     num_floats: int = 0
+    is_compiled: bool = False
 
     @property
     def num_given(self) -> int:
@@ -81,6 +85,7 @@ def define_graph(graph: Graph) -> bytes:
         graph.outputs,
         [each.hex() for each in graph.floats],
         graph.num_floats,
+        graph.is_compiled,
     ]
     head = json.dumps(shown, separators=(",", ":")).encode()
     memory = b"".join(each.memory for each in graph.constants)
@@ -92,7 +97,7 @@ def read_graph(body: bytes) -> Graph:
     try:
         number, size = _GRAPH.unpack_from(body)
         at = _GRAPH.size + size
-        num_inputs, externals, constants, calls, statics, outputs, floats, num_floats = json.loads(
+        num_inputs, externals, constants, calls, statics, outputs, floats, num_floats, is_compiled = json.loads(
             body[_GRAPH.size : at]
         )
         read_constants = []
@@ -109,6 +114,7 @@ def read_graph(body: bytes) -> Graph:
             _counts(outputs),
             tuple(float.fromhex(each) for each in floats),
             _count(num_floats),
+            _flag(is_compiled),
         )
     except (struct.error, AttributeError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ProtocolError(f"a bad graph: {type(error).__name__}: {error}") from None
@@ -167,3 +173,9 @@ def _counts(shown: Any) -> tuple[int, ...]:
 
 def _count(shown: Any) -> int:
     return count(shown, MAX_ID)
+
+
+def _flag(shown: Any) -> bool:
+    if type(shown) is not bool:
+        raise TypeError(f"true or false is needed, not {str(shown)[:80]!r}")
+    return shown

@@ -234,7 +234,27 @@ class Parted:
     reason: str
 
 
-ToMaster = NodeHello | Declined | HasRoom | Executed | Failed | Outcome | Sends | InMemory | NodeStatistics | Parted
+@message("not_compiled")
+@dataclass(frozen=True, kw_only=True)
+class NotCompiled:
+    """A graph that was to be compiled runs operator by operator, because of ``problem``."""
+
+    problem: str
+
+
+ToMaster = (
+    NodeHello
+    | Declined
+    | HasRoom
+    | Executed
+    | Failed
+    | Outcome
+    | Sends
+    | InMemory
+    | NodeStatistics
+    | Parted
+    | NotCompiled
+)
 ToNode = Welcome | Refused | Arrives | Written | Read | AskStatistics | Drop | OpenStream | Meet | Part
 TO_MASTER: MessageSet[ToMaster] = MessageSet("what a node tells its master", ToMaster, tag="say")
 TO_NODE: MessageSet[ToNode] = MessageSet("what a master tells its node", ToNode, tag="say")

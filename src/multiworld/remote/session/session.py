@@ -40,6 +40,7 @@ from ..protocol.messages import (
     InMemory,
     NodeHello,
     NodeStatistics,
+    NotCompiled,
     OpenStream,
     Outcome,
     Parted,
@@ -53,6 +54,7 @@ from .command_queue import ignore
 from .command_stream import CommandStream, SessionStatistics
 from .lifetime import Lifetime, Link, reason_of
 from .loader import Loader
+from .not_compiled import CompileProblems
 from .origins import here
 from .plainly import plainly
 from .recovering import Recovery
@@ -113,6 +115,7 @@ class Session:
         self._memory = LargeMemory(lambda delay_s, call: self.world.later(delay_s, call))
         self.loader = Loader(self._life, self.streams, self.lock, self.statistics, self._tell_on)
         """Sends tensors to the node."""
+        self._compile_problems = CompileProblems(number)
         self.connect(world, bulk, on_hello)
 
     def connect(self, world: World, bulk: World, on_hello: Callable[[NodeHello], None] = lambda hello: None) -> None:
@@ -221,6 +224,8 @@ class Session:
             self.loader.write(said)
         elif isinstance(said, Parted):
             self.on_parted(said)
+        elif isinstance(said, NotCompiled):
+            self._compile_problems.heard(said)
         elif isinstance(said, NodeHello):
             self.hello = said
             if self.link.bulk.backend in SHARES_HOST:

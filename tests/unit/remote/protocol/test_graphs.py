@@ -25,6 +25,7 @@ GRAPH = Graph(
     outputs=(4, 0),
     floats=(0.1,),
     num_floats=1,
+    is_compiled=True,
 )
 
 
@@ -55,6 +56,12 @@ def test_a_graph_comes_back() -> None:
 def test_a_graph_that_makes_no_sense_is_refused(bad: Graph, reason: str) -> None:
     with pytest.raises(ProtocolError, match=reason):
         read_graph(_body(bad))
+
+
+def test_whether_it_is_compiled_is_true_or_false() -> None:
+    body = _body(GRAPH).replace(b",true]", b",1234]")
+    with pytest.raises(ProtocolError, match="true or false is needed, not '1234'"):
+        read_graph(body)
 
 
 @given(st.binary(max_size=40), st.integers(0, 200))
