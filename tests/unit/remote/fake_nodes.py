@@ -162,23 +162,22 @@ class FakePeerWorld:
 
     def abort(self) -> None:
         if self.error is None:
-            self._break(self.rank, "the rank aborted it")
+            self._break(WorldBrokenError(self.name, 0, self.rank, "the rank aborted it"))
             self._ended.succeed(None)
 
     def lose(self, rank: int) -> None:
         """That rank has died."""
-        self._break(rank, "its process has ended")
+        self._break(PeerDiedError(self.name, 0, rank, "its process has ended"))
 
-    def _break(self, rank: int, reason: str) -> None:
-        error = PeerDiedError(self.name, 0, rank, reason)
+    def _break(self, error: WorldBrokenError) -> None:
         theirs = {peer: link.peer.owner for peer, link in self.links.items()}  # type: ignore[attr-defined]
         for world in (self, *theirs.values()):  # all have it before one hears of it, and aborts in turn
             if world.error is None:
                 world.error = error
         self._rounds.lose(error)
         for peer, link in self.links.items():
-            link.lose(reason)
-            link.peer.lose(reason)
+            link.lose(error.cause)
+            link.peer.lose(error.cause)
             assert peer != self.rank
             theirs[peer]._ended.succeed(None)
 

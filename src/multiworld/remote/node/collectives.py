@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...errors import ProtocolError
 from ...wire.progress.operation import Operation
+from ...wire.progress.waiting import while_blocked
 from ...world.world import World
 from ..protocol.between import Collective
 from ..protocol.messages import TO_MASTER, Failed
@@ -45,9 +46,12 @@ def take_part(records: Records, peer: PeerWorld, said: Collective) -> None:
     records.tensors.wait_sends([table.get(id_) for id_ in said.writes])
     prepared = _prepare(said, records)
     try:
-        lost = peer.run_in_turn(said.sequence, lambda world: _run(world, peer, said, start, prepared))
+        # As the world's own blocking calls: what it starts runs on this thread, and none has to be woken for it.
+        lost = while_blocked(
+            lambda: peer.run_in_turn(said.sequence, lambda world: _run(world, peer, said, start, prepared))
+        )
     except Exception as error:  # a member was lost, or this node can't go on: then no other waits for it
-        peer.spoil()
+        peer.spoil(error, said.label)
         lost = Lost(records.failed(peer.failure(error, said.label, said.group)))
     if lost is not None:
         table.update(dict.fromkeys(said.makes, lost))

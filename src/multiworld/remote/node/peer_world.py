@@ -63,6 +63,7 @@ class PeerWorld:
         self._on_broken = on_broken
         self._lock = threading.Lock()  # guards the lines below
         self._given_up: tuple[int, str] | None = None  # the lost session, and why
+        self._spoiled = ""  # what this node could not do, if that ended the world
         self._is_leaving = False
         self._pending: set[Operation[None]] = set()
         self._not_sent: dict[int, Failed] = {}  # by target, of copies that nobody has asked for yet
@@ -137,21 +138,30 @@ class PeerWorld:
         if not isinstance(error, _OF_WORLDS):
             return error
         with self._lock:
-            given_up = self._given_up
-        peer, reason = given_up or self._why(error)
+            known = (0, self._spoiled) if self._spoiled else self._given_up
+        peer, reason = known or self._why(error)
         return PeerFailedError(f"{doing}: {reason}", group, peer)
 
     def _why(self, error: BaseException | None) -> tuple[int, str]:
         """Return the session of the member that is lost, 0 if none is, and what happened."""
         if isinstance(error, WorldBrokenError) and 0 <= error.rank < len(self.nodes) and error.rank != self.rank:
+            if type(error) is WorldBrokenError:  # it is alive
+                return 0, f"node {self.nodes[error.rank]} gave up what these nodes do together: {error.cause}"
             return self.sessions[error.rank], f"node {self.nodes[error.rank]} is lost: {error.cause}"
         others = ", ".join(str(number) for rank, number in enumerate(self.nodes) if rank != self.rank)
         return 0, f"the connection to node {others} failed: {error or 'it was left'}"
 
-    def spoil(self) -> None:
-        """This node can't go on in it: the others learn that their operations failed."""
-        if self.joining.done and self.joining.error is None:
-            self.joining.result().abort()
+    def spoil(self, error: Exception, doing: str) -> None:
+        """This node can't go on in it because of an error: the others learn that their operations failed.
+
+        A world that is broken has told them itself, and keeps the first cause for what comes later.
+        """
+        if not self.joining.done or self.joining.error is not None or self.joining.result().error is not None:
+            return
+        with self._lock:
+            if not self._spoiled and not isinstance(error, _OF_WORLDS):
+                self._spoiled = f"{doing} failed before on this node: {type(error).__name__}: {error}"
+        self.joining.result().abort()
 
     def part(self, session: int, reason: str) -> None:
         """Give it up: what is under way fails at once. Never blocks."""

@@ -15,7 +15,7 @@ from multiworld.errors import PeerDiedError
 from multiworld.remote.errors import RemoteOperationError
 from multiworld.remote.session.sync_points import no_sync
 
-from ..fake_node import values
+from ..fake_node import PATIENCE_S, values
 from ..fake_nodes import FakeNodes
 
 INDEX = torch.tensor([9])
@@ -139,14 +139,23 @@ def test_what_one_node_can_not_do_ends_the_collective_for_all(nodes: FakeNodes) 
     values(tensors[0])
     (worlds,) = nodes.meeting.worlds
 
+    issued = threading.Event()
+
     def refuse(*_: object) -> None:
+        assert issued.wait(PATIENCE_S)
         raise MemoryError("no room for a copy")
 
     worlds[3].start_broadcast = refuse  # type: ignore[method-assign, assignment]
     remote.broadcast(tensors)
+    next_ones = three(nodes)
+    with no_sync():
+        remote.all_reduce(next_ones)  # in the same world, before the news of its end
+    issued.set()
     with pytest.raises(RemoteOperationError, match="no room for a copy"):
         values(tensors[2])
-    with pytest.raises(RemoteOperationError, match="broadcast failed on node 1"):
+    with pytest.raises(RemoteOperationError, match=r"broadcast at .* failed before on this node: MemoryError: no room"):
+        values(next_ones[2])
+    with pytest.raises(RemoteOperationError, match=r"(?s)broadcast failed on node 1: .*node 3 gave up"):
         values(tensors[0])
     again = three(nodes)
     remote.all_reduce(again)
