@@ -36,12 +36,13 @@ class SharedWorld:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What one member of a collective reads, writes in place and makes."""
+    """What one member of a collective reads, writes in place and makes. ``inputs``: the specs of the first two."""
 
     session: Session
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     makes: tuple[int, ...] = ()
+    inputs: tuple[Spec, ...]
     specs: tuple[Spec, ...] = ()
 
 
@@ -102,7 +103,9 @@ class Between:
             records = [
                 (
                     each.session,
-                    between.collective(Collective(*head, each.reads, each.writes, each.makes, each.specs, label)),
+                    between.collective(
+                        Collective(*head, each.reads, each.writes, each.makes, each.inputs, each.specs, label)
+                    ),
                 )
                 for each in parts
             ]

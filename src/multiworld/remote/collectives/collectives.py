@@ -37,10 +37,7 @@ def all_reduce_lists(lists: Sequence[Sequence[Any]], op: Any) -> None:
         check_alike("all_reduce", alike)
         check_written("all_reduce", alike)
         name = op_of(op, alike[0])
-    shares = [
-        Share(session=session, writes=tuple(tensor._id for tensor in each))
-        for session, each in zip(sessions, lists, strict=True)
-    ]
+    shares = [_share(session, writes=each) for session, each in zip(sessions, lists, strict=True)]
     between.collective("all_reduce", shares, op=name)
     for each in lists:
         _note_written(each)
@@ -64,7 +61,7 @@ def reduce(tensors: Sequence[Any], dst: int = 0, op: Any = "sum") -> None:
     check_written("reduce", [tensors[dst]])
     name = op_of(op, tensors[0])
     shares = [
-        Share(session=session, writes=(tensor._id,)) if place == dst else Share(session=session, reads=(tensor._id,))
+        _share(session, writes=[tensor]) if place == dst else _share(session, reads=[tensor])
         for place, (session, tensor) in enumerate(zip(sessions, tensors, strict=True))
     ]
     between.collective("reduce", shares, root=dst, op=name)
@@ -102,7 +99,7 @@ def scatter(tensors: Sequence[Any], parts: Sequence[Any], src: int = 0) -> None:
     check_alike("scatter", [tensors[0], *parts], "part")
     check_written("scatter", tensors)
     shares = [
-        Share(session=session, writes=(tensor._id,), reads=tuple(each._id for each in parts) if place == src else ())
+        _share(session, writes=[tensor], reads=parts if place == src else ())
         for place, (session, tensor) in enumerate(zip(sessions, tensors, strict=True))
     ]
     between.collective("scatter", shares, root=src)
@@ -130,21 +127,30 @@ def all_to_all(lists: Sequence[Sequence[Any]]) -> list[list[RemoteTensor]]:
 
 
 def _in_place(sessions: Sequence[Session], tensors: Sequence[Any]) -> list[Share]:
-    return [Share(session=session, writes=(tensor._id,)) for session, tensor in zip(sessions, tensors, strict=True)]
+    return [_share(session, writes=[tensor]) for session, tensor in zip(sessions, tensors, strict=True)]
 
 
 def _making(
     sessions: Sequence[Session], reads: Sequence[Sequence[Any]], made: Sequence[Sequence[RemoteTensor]]
 ) -> list[Share]:
-    return [
-        Share(
-            session=session,
-            reads=tuple(each._id for each in read),
-            makes=tuple(each._id for each in new),
-            specs=tuple(each.spec for each in new),
-        )
-        for session, read, new in zip(sessions, reads, made, strict=True)
-    ]
+    return [_share(session, reads=read, makes=new) for session, read, new in zip(sessions, reads, made, strict=True)]
+
+
+def _share(
+    session: Session,
+    *,
+    reads: Sequence[RemoteTensor] = (),
+    writes: Sequence[RemoteTensor] = (),
+    makes: Sequence[RemoteTensor] = (),
+) -> Share:
+    return Share(
+        session=session,
+        reads=tuple(each._id for each in reads),
+        writes=tuple(each._id for each in writes),
+        makes=tuple(each._id for each in makes),
+        inputs=tuple(each.spec for each in (*reads, *writes)),
+        specs=tuple(each.spec for each in makes),
+    )
 
 
 def _new(session: Session, like: RemoteTensor) -> RemoteTensor:

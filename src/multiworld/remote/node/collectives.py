@@ -1,10 +1,10 @@
-"""One node's part in a collective of several: a member that lacks an input says so, and the others do not wait."""
+"""One node's part in a collective of several: a member that lacks an input takes part with zeros, and has told so."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 import torch.distributed as dist
@@ -14,30 +14,23 @@ from ...errors import ProtocolError
 from ...wire.progress.operation import Operation
 from ...wire.progress.waiting import while_blocked
 from ...world.world import World
-from ..protocol.between import Collective
-from ..protocol.messages import TO_MASTER, Failed
+from ..protocol.between import Collective, Lacks
+from ..protocol.specs import Spec
+from .collective_parts import STARTS, Parts, Start, depends
 from .copies import Records, of_session
 from .peer_world import PeerWorld
 from .table import Lost, Table, first_lost, lose_written
 
 OPERATIONS: Final = {op: getattr(dist.ReduceOp, op) for op in ("SUM", "AVG", "PRODUCT", "MIN", "MAX")}
-_RANK: Final = 1 << 32
-"""A failure is told as (rank + 1) × _RANK + the number of its bytes: all take the one of the highest rank."""
-
-
-class Parts(NamedTuple):
-    """The tensors of one member: what it reads, what it writes in place, what it makes."""
-
-    reads: list[Tensor]
-    writes: list[Tensor]
-    makes: list[Tensor]
-
-
-Start = Callable[[World, Parts, int, object], list[Operation[None]]]
 
 
 def take_part(records: Records, peer: PeerWorld, said: Collective) -> None:
-    """Run this node's part of a collective. It blocks until all have come, or one is lost: then the outputs are."""
+    """Run this node's part of a collective. It blocks until all have come, or one is lost: then the outputs are.
+
+    A member that lacks an input tells those whose outputs depend on it, waits until they have heard, and takes part
+    with zeros. So a member whose part has ended knows of all that concern it, and those that lack nothing need no
+    round in which they agree.
+    """
     start = STARTS.get(said.name)
     if start is None or (said.op and said.op not in OPERATIONS):
         raise ProtocolError(f"no collective is called {said.name!r} with {said.op!r}")
@@ -45,14 +38,17 @@ def take_part(records: Records, peer: PeerWorld, said: Collective) -> None:
     records.arrive((*said.reads, *said.writes))
     records.tensors.wait_sends([table.get(id_) for id_ in said.writes])
     prepared = _prepare(said, records)
+    lost = prepared if isinstance(prepared, Lost) else None
     try:
         # As the world's own blocking calls: what it starts runs on this thread, and none has to be woken for it.
-        lost = while_blocked(
+        lost, failure = while_blocked(
             lambda: peer.run_in_turn(said.sequence, lambda world: _run(world, peer, said, start, prepared))
         )
-    except Exception as error:  # a member was lost, or this node can't go on: then no other waits for it
-        peer.spoil(error, said.label)
-        lost = Lost(records.failed(peer.failure(error, said.label, said.group)))
+    except Exception as error:  # their world did not form
+        failure = error
+    if failure is not None:  # a member was lost, or this node can't go on: then no other waits for it
+        peer.spoil(failure, said.label)
+        lost = lost or Lost(records.failed(peer.failure(failure, said.label, said.group)))
     if lost is not None:
         table.update(dict.fromkeys(said.makes, lost))
         lose_written(table, said.writes, lost)
@@ -60,13 +56,40 @@ def take_part(records: Records, peer: PeerWorld, said: Collective) -> None:
         table.update(zip(said.makes, prepared.makes, strict=True))
 
 
-def _run(world: World, peer: PeerWorld, said: Collective, start: Start, prepared: Parts | Lost) -> Lost | None:
-    lost = _agree(world, prepared if isinstance(prepared, Lost) else None, peer)
-    if lost is None and isinstance(prepared, Parts):
-        staged = Parts(_on_cpu(prepared.reads), _on_cpu(prepared.writes), prepared.makes)
-        _wait_all(world, start(world, staged, said.root, OPERATIONS.get(said.op)))
+def _run(
+    world: World, peer: PeerWorld, said: Collective, start: Start, prepared: Parts | Lost
+) -> tuple[Lost | None, Exception | None]:
+    """Return why the outputs here are lost, if a member lacked an input, and the error that ended this part."""
+    failure: Exception | None = None
+    staged = prepared
+    try:
+        if isinstance(prepared, Lost):
+            others = [rank for rank in range(world.world_size) if rank != world.rank]
+            dependent = [rank for rank in others if depends(said.name, said.root, rank, world.rank)]
+            failed = of_session(prepared.failure, peer)
+            peer.tell_and_wait(world, dependent, Lacks(sequence=said.sequence, failed=failed))
+            parts = _zeros(said)
+        else:
+            parts = staged = Parts(_on_cpu(prepared.reads), _on_cpu(prepared.writes), prepared.makes)
+        _wait_all(world, start(world, parts, said.root, OPERATIONS.get(said.op)))
+    except Exception as error:
+        failure = error
+    lost = _first_cause(peer, said, prepared)  # before the next collective has its turn
+    if lost is None and failure is None and isinstance(prepared, Parts) and isinstance(staged, Parts):
         _copy_back(prepared, staged)
-    return lost
+    return lost, failure
+
+
+def _first_cause(peer: PeerWorld, said: Collective, prepared: Parts | Lost) -> Lost | None:
+    """Return why the outputs here are lost, if a member lacked an input that they depend on: of the highest rank."""
+    told = peer.lacking.ended(said.sequence)
+    told = {rank: failed for rank, failed in told.items() if depends(said.name, said.root, peer.rank, rank)}
+    if isinstance(prepared, Lost):
+        told[peer.rank] = prepared.failure
+    if not told:
+        return None
+    failed = told[max(told)]
+    return Lost(replace(failed, session=0) if failed.session == peer.sessions[peer.rank] else failed)
 
 
 def _prepare(said: Collective, records: Records) -> Parts | Lost:
@@ -76,8 +99,7 @@ def _prepare(said: Collective, records: Records) -> Parts | Lost:
     if lost is not None:
         return lost
     try:
-        makes = [torch.empty(spec.size, dtype=spec.dtype) for spec in said.specs]
-        return Parts(_tensors(table, said.reads), _tensors(table, said.writes), makes)
+        return Parts(_tensors(table, said.reads), _tensors(table, said.writes), _new(said.specs))
     except Exception as error:  # no memory, or an id that is none
         return Lost(records.failed(error))
 
@@ -87,22 +109,14 @@ def _tensors(table: Table, ids: Sequence[int]) -> list[Tensor]:
     return [each for each in found if isinstance(each, Tensor)]
 
 
-def _agree(world: World, lost: Lost | None, peer: PeerWorld) -> Lost | None:
-    """Return a failure of which all members learn, if one has one: then nobody begins."""
-    told = b"" if lost is None else TO_MASTER.encode(of_session(lost.failure, peer))
-    code = torch.tensor([(world.rank + 1) * _RANK + len(told) if told else 0], dtype=torch.int64)
-    _wait_all(world, [world.start_all_reduce(code, dist.ReduceOp.MAX, None)])
-    rank, num_bytes = divmod(int(code), _RANK)
-    if rank == 0:
-        return None
-    source = rank - 1
-    message = torch.frombuffer(bytearray(told if source == world.rank else bytes(num_bytes)), dtype=torch.uint8)
-    _wait_all(world, [world.start_broadcast(message, source, None)])
-    failed = TO_MASTER.decode(message.numpy().tobytes())
-    if not isinstance(failed, Failed):
-        raise ProtocolError(f"a member of a collective told {type(failed).__name__} as its failure")
-    mine = peer.sessions[peer.rank]
-    return Lost(replace(failed, session=0) if failed.session == mine else failed)
+def _new(specs: Iterable[Spec]) -> list[Tensor]:
+    return [torch.empty(spec.size, dtype=spec.dtype) for spec in specs]
+
+
+def _zeros(said: Collective) -> Parts:
+    """Return tensors as this member's would be: nobody uses what comes out."""
+    zeros = [torch.zeros(spec.size, dtype=spec.dtype) for spec in said.inputs]
+    return Parts(zeros[: len(said.reads)], zeros[len(said.reads) :], _new(said.specs))
 
 
 def _on_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -118,47 +132,3 @@ def _copy_back(parts: Parts, staged: Parts) -> None:
 def _wait_all(world: World, started: Iterable[Operation[None]]) -> None:
     for operation in started:
         world.wait_thread(operation, None, None)
-
-
-def _broadcast(world: World, parts: Parts, root: int, op: object) -> list[Operation[None]]:
-    return [world.start_broadcast(each, root, None) for each in parts.writes]
-
-
-def _all_reduce(world: World, parts: Parts, root: int, op: object) -> list[Operation[None]]:
-    return [world.start_all_reduce(each, op, None) for each in parts.writes]
-
-
-def _reduce(world: World, parts: Parts, root: int, op: object) -> list[Operation[None]]:
-    return [world.start_reduce(each, root, op, None) for each in (*parts.writes, *parts.reads)]
-
-
-def _all_gather(world: World, parts: Parts, root: int, op: object) -> list[Operation[None]]:
-    return [world.start_all_gather(parts.makes, parts.reads[0], None)]
-
-
-def _gather(world: World, parts: Parts, root: int, op: object) -> list[Operation[None]]:
-    return [world.start_gather(parts.reads[0], parts.makes or None, root, None)]
-
-
-def _scatter(world: World, parts: Parts, root: int, op: object) -> list[Operation[None]]:
-    return [world.start_scatter(parts.writes[0], parts.reads or None, root, None)]
-
-
-def _reduce_scatter(world: World, parts: Parts, root: int, op: object) -> list[Operation[None]]:
-    return [world.start_reduce_scatter(parts.makes[0], parts.reads, op, None)]
-
-
-def _all_to_all(world: World, parts: Parts, root: int, op: object) -> list[Operation[None]]:
-    return [world.start_all_to_all(parts.makes, parts.reads, None)]
-
-
-STARTS: Final[dict[str, Start]] = {
-    "all_gather": _all_gather,
-    "all_reduce": _all_reduce,
-    "all_to_all": _all_to_all,
-    "broadcast": _broadcast,
-    "gather": _gather,
-    "reduce": _reduce,
-    "reduce_scatter": _reduce_scatter,
-    "scatter": _scatter,
-}

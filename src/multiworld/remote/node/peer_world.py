@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
@@ -15,8 +15,9 @@ from ...wire.progress.operation import Operation, pass_on, settler
 from ...wire.progress.waiting import run_in_thread, wait_blocking
 from ...world.world import World
 from ..lane import listen
-from ..protocol.between import FAILURES, FIRST_COPY, TO_PEER, NotSent, ToPeer
+from ..protocol.between import FAILURES, FIRST_COPY, HEARD, TO_PEER, Lacks, NotSent, ToPeer
 from ..protocol.messages import Failed, Meet
+from .lacking import Lacking
 
 T = TypeVar("T")
 LEAVE_S: Final = 1.0
@@ -60,6 +61,7 @@ class PeerWorld:
         """
         self.rank, self.nodes, self.sessions = said.rank, said.nodes, said.sessions
         self.joining = joining
+        self.lacking = Lacking()
         self._on_broken = on_broken
         self._lock = threading.Lock()  # guards the lines below
         self._given_up: tuple[int, str] | None = None  # the lost session, and why
@@ -130,6 +132,14 @@ class PeerWorld:
             with self._turn:
                 self._sequence = sequence + 1
                 self._turn.notify_all()
+
+    def tell_and_wait(self, world: World, ranks: Iterable[int], message: Lacks) -> None:
+        """Return once these ranks have noted it. Their threads that execute may be busy meanwhile."""
+        heard = {rank: world.start_recv_bytes(rank, HEARD, None) for rank in ranks}
+        for rank in heard:
+            self.tell(rank, message)
+        for rank, each in heard.items():
+            world.wait_thread(each, rank, None)
 
     # ---- its end
 
@@ -217,7 +227,7 @@ class PeerWorld:
         world = joining.result()
         for rank in range(len(self.nodes)):
             if rank != self.rank:
-                listen(world, FAILURES, rank, self._told)
+                listen(world, FAILURES, rank, partial(self._told, rank))
         world.on_broken(lambda: self._broke(world.error))
         with self._lock:
             is_over = self._given_up is not None or (self._is_leaving and not self._pending)
@@ -255,8 +265,13 @@ class PeerWorld:
         with self._lock:
             self._copies.pop(target, None)
 
-    def _told(self, message: memoryview) -> None:
+    def _told(self, rank: int, message: memoryview) -> None:
         said = TO_PEER.decode(message)
+        if isinstance(said, Lacks):
+            self.lacking.note(said.sequence, rank, said.failed)
+            noted = torch.zeros(1, dtype=torch.uint8)
+            self._started(lambda world: world.start_send_tensors(noted, rank, HEARD, None))
+            return
         with self._lock:
             is_known = said.target in self._copies
             if not is_known and isinstance(said, NotSent):

@@ -16,7 +16,9 @@ from .records import MAX_ID, Kind, record, unpack
 from .specs import Spec
 
 FAILURES: Final = 1
-"""The tag of what a node tells another one of copies that do not come."""
+"""The tag of what a node tells another one of copies that do not come, and of inputs of collectives."""
+HEARD: Final = 2
+"""The tag of the answers to ``Lacks``."""
 FIRST_COPY: Final = 1024
 """The copy to the tensor with id N has the tag FIRST_COPY + N."""
 _SEND: Final = struct.Struct("<QIIQ")
@@ -46,8 +48,8 @@ class ReceiveFrom(NamedTuple):
 class Collective(NamedTuple):
     """``name``: as the method of a world. ``sequence``: collectives of one world run in its order.
 
-    ``group``: the same on all nodes. ``op``: a reduce operation, or empty. ``reads``, ``writes``: ids of tensors;
-    ``makes``: ids of new ones, with their ``specs``.
+    ``group``: the same on all nodes. ``op``: a reduce operation, or empty. ``reads``, ``writes``: ids of tensors, whose
+    ``inputs`` are the specs in that order; ``makes``: ids of new ones, with their ``specs``.
     """
 
     world: int
@@ -59,6 +61,7 @@ class Collective(NamedTuple):
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     makes: tuple[int, ...]
+    inputs: tuple[Spec, ...]
     specs: tuple[Spec, ...]
     label: str
 
@@ -86,13 +89,14 @@ def read_receive_from(body: bytes) -> ReceiveFrom:
 
 
 def collective(said: Collective) -> bytes:
-    shown = [*said[:-2], [specs.to_json(each) for each in said.specs], said.label]
+    inputs, made = ([specs.to_json(each) for each in several] for several in (said.inputs, said.specs))
+    shown = [*said[:-3], inputs, made, said.label]
     return record(Kind.COLLECTIVE, json.dumps(shown, separators=(",", ":")).encode())
 
 
 def read_collective(body: bytes) -> Collective:
     try:
-        *numbers, name, op, root, reads, writes, makes, made, label = json.loads(body)
+        *numbers, name, op, root, reads, writes, makes, inputs, made, label = json.loads(body)
         world, sequence, group = numbers
         said = Collective(
             world,
@@ -104,6 +108,7 @@ def read_collective(body: bytes) -> Collective:
             tuple(reads),
             tuple(writes),
             tuple(makes),
+            tuple(specs.from_json(each) for each in inputs),
             tuple(specs.from_json(each) for each in made),
             text(label),
         )
@@ -111,6 +116,8 @@ def read_collective(body: bytes) -> Collective:
             count(each, MAX_ID)
         if len(said.makes) != len(said.specs):
             raise ValueError(f"{len(said.makes)} new tensors with {len(said.specs)} specs")
+        if len(said.reads) + len(said.writes) != len(said.inputs):
+            raise ValueError(f"{len(said.reads)} + {len(said.writes)} inputs with {len(said.inputs)} specs")
     except (TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"a bad record of a collective: {error}") from None
     return said
@@ -141,5 +148,14 @@ class NotTaken:
     target: int
 
 
-ToPeer = NotSent | NotTaken
+@message("lacks")
+@dataclass(frozen=True, kw_only=True)
+class Lacks:
+    """The sender takes part in the collective with that number without one of its inputs, and why."""
+
+    sequence: int
+    failed: Failed
+
+
+ToPeer = NotSent | NotTaken | Lacks
 TO_PEER: MessageSet[ToPeer] = MessageSet("what a node tells another one", ToPeer, tag="say")

@@ -107,6 +107,35 @@ def test_an_input_that_is_lost_spoils_the_outputs_of_all_with_its_own_error(node
     assert [len(fake.session.unseen_errors()) for fake in nodes.fakes.values()] == [0, 0, 0]
 
 
+def failing(nodes: FakeNodes, number: int) -> Any:
+    """Return a tensor with 2 elements whose operation failed."""
+    return nodes[number].zeros(3).index_select(0, nodes[number].send(INDEX)).expand(2).clone()
+
+
+def test_a_lost_input_spoils_only_what_depends_on_it(nodes: FakeNodes) -> None:
+    tensors = [nodes[1].ones(2), failing(nodes, 2), nodes[3].zeros(2)]
+    remote.broadcast(tensors, src=0)
+    assert [values(tensors[place]).tolist() for place in (0, 2)] == [[1, 1]] * 2
+    inputs = [nodes[1].ones(2), failing(nodes, 2), nodes[3].ones(2)]
+    remote.reduce(inputs, dst=2)
+    assert values(inputs[0]).tolist() == [1, 1]
+    lost = [tensors[1], inputs[1], inputs[2], *remote.gather([nodes[1].ones(2), failing(nodes, 2), nodes[3].ones(2)])]
+    roots = [nodes[1].ones(2), failing(nodes, 2), nodes[3].ones(2)]
+    remote.broadcast(roots, src=1)
+    for each in (*lost, *roots):
+        with pytest.raises(RemoteOperationError, match=r"index_select\.default failed on node 2"):
+            values(each)
+    assert len(nodes.meeting.names) == 1
+
+
+def test_with_several_lost_inputs_all_members_tell_the_same_one(nodes: FakeNodes) -> None:
+    tensors = [failing(nodes, 1), nodes[2].ones(2), failing(nodes, 3)]
+    remote.all_reduce(tensors)
+    for each in tensors:
+        with pytest.raises(RemoteOperationError, match=r"index_select\.default failed on node 3"):
+            values(each)
+
+
 def test_a_dead_member_spoils_the_outputs_and_the_others_go_on(nodes: FakeNodes) -> None:
     first = three(nodes)
     remote.all_reduce(first)
