@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -80,9 +81,10 @@ def _hasten_after_interrupt() -> None:
 
 
 def report_unseen(unseen: Sequence[RemoteError]) -> None:
-    """Print failures that nobody saw."""
-    for error in unseen:
-        print(f"multiworld: nobody saw this error: {error}", file=sys.stderr)  # noqa: T201
+    """Print failures that nobody saw: those of one line that say the same, as of each parameter of a model, once."""
+    for text, times in Counter(map(str, unseen)).items():
+        label = "nobody saw this error" if times == 1 else f"nobody saw this error, which came {times} times"
+        print(f"multiworld: {label}: {text}", file=sys.stderr)  # noqa: T201
 
 
 class _Status:

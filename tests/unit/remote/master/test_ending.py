@@ -58,6 +58,15 @@ def test_an_error_that_nobody_saw_is_printed_and_gives_status_1(
     assert "train.py:7" in text
 
 
+def test_errors_that_say_the_same_are_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    other = RemoteOperationError(1, "aten.mm.default", "train.py:8 in step", "RuntimeError", "no memory")
+    report_unseen([ERROR, other, ERROR])
+    text = capsys.readouterr().err
+    assert text.count("train.py:7") == 1
+    assert "nobody saw this error, which came 2 times: aten.mm.default failed" in text
+    assert text.count("nobody saw this error: ") == text.count("train.py:8") == 1
+
+
 def test_a_program_without_errors_keeps_its_status(statuses: list[int], capsys: pytest.CaptureFixture[str]) -> None:
     end(Closed())
     assert statuses == []
