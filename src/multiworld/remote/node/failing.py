@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +12,6 @@ from .table import Table, memory_id
 
 _SHOWN_CHARACTERS = 1000
 _SHOWN_TENSORS = 5
-_NO_KERNEL: Final = re.compile(r"Could not run '\S+' with arguments from the '(?P<backend>\w+)' backend(?=\.)")
 
 
 class Described(NamedTuple):
@@ -26,7 +24,7 @@ class Described(NamedTuple):
 
 def describe_failure(error: BaseException, table: Table) -> Described:
     """Return the kind and the text: for too little memory, with the largest tensors that are live."""
-    text = _told(error)[:_SHOWN_CHARACTERS] or "no text"
+    text = str(error).partition("\n\n")[0][:_SHOWN_CHARACTERS] or "no text"  # PyTorch's lists of kernels come behind
     if not _is_out_of_memory(error):
         return Described(type(error).__name__, text)
     live = sorted(_one_of_each_memory(table).items(), key=lambda item: _num_bytes(item[1]), reverse=True)
@@ -35,17 +33,6 @@ def describe_failure(error: BaseException, table: Table) -> Described:
     largest = ", ".join(f"{tuple(each.shape)} {each.dtype} ({_num_bytes(each):,} B)" for _, each in shown)
     told = f"{text.splitlines()[0]} [{len(live)} tensors are live, {total:,} B; the largest: {largest or 'none'}]"
     return Described(OUT_OF_MEMORY, told, tuple(id_ for id_, _ in shown))
-
-
-def _told(error: BaseException) -> str:
-    """Return the text without PyTorch's lists of kernels and of what they may be missing for, which come behind."""
-    text = str(error).partition("\n\n")[0]
-    missing = _NO_KERNEL.match(text)
-    if missing is None:
-        return text
-    kind = missing["backend"].lower()
-    has_device = kind == "cpu" or getattr(getattr(torch, kind, None), "is_available", lambda: True)()
-    return missing[0] if has_device else f"{missing[0]}: this node has no device of type {kind!r}"
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

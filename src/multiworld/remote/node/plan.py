@@ -13,6 +13,7 @@ from ..protocol import specs
 from ..protocol.outcomes import flat
 from ..protocol.specs import Spec
 from ..protocol.template import FLOAT, GENERATOR, TENSOR, Slot, Template
+from .devices import NoSuchDeviceError, check_devices
 from .operators import ALLOWED, Operator, OperatorRefusedError, find_operator
 from .workspaces import WORKSPACES, with_workspace
 
@@ -55,9 +56,9 @@ class Plan:
     )
 
     def __init__(self, template: Template, allowed: Iterable[str] = ALLOWED) -> None:
-        """An operator that the node refuses is refused in each call: the records of its calls are to be counted."""
+        """What the node refuses is refused in each call: the records of its calls are to be counted."""
         self.template, self.operator = template, template.operator
-        self.function = _operator_or_refusal(template.operator, allowed)
+        self.function = _operator_or_refusal(template, allowed)
         self._workspace = WORKSPACES.get(template.operator)
         if self._workspace is not None:
             self.function = with_workspace(self.function)
@@ -138,10 +139,13 @@ class Plan:
         return same
 
 
-def _operator_or_refusal(name: str, allowed: Iterable[str]) -> Operator:
+def _operator_or_refusal(template: Template, allowed: Iterable[str]) -> Operator:
+    """Return the operator of a template, or a function that raises why this node does not call it."""
     try:
-        return find_operator(name, allowed)
-    except OperatorRefusedError as error:
+        operator = find_operator(template.operator, allowed)
+        check_devices(template)
+        return operator
+    except (OperatorRefusedError, NoSuchDeviceError) as error:
         refusal = error
 
     def refuse(*args: object, **kwargs: object) -> Any:

@@ -40,6 +40,7 @@ from ..protocol.messages import (
     Written,
 )
 from ..version import own_version
+from .devices import devices
 from .executor import Executor
 from .functions import Functions
 from .operators import ALLOWED
@@ -286,14 +287,13 @@ async def _join(manager: WorldManager, name: str, options: NodeOptions, backend:
 
 
 def hello_of_this_process(calls: Iterable[DeclaredCall] = (), mark: Mark | None = None) -> NodeHello:
-    cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     return NodeHello(
         version=messages.VERSION,
         multiworld=own_version(),
         torch=torch.__version__,
         pid=os.getpid(),
         host=socket.gethostname(),
-        devices=("cpu", *cuda),
+        devices=devices(),
         calls={each.name: each.replayable for each in calls},
         mark="" if mark is None else mark.text,
         mark_at=0 if mark is None else mark.address,
