@@ -290,8 +290,17 @@ class Executor:
 
     def _sync(self, body: bytes) -> None:
         request = records.read_sync(body)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            self._wait_gpus()
         self._report_this()
         self._replies.say(request, Outcome(shown=None))
+
+    def _wait_gpus(self) -> None:
+        """Wait for the kernels that this process has started. One that failed shows it only here."""
+        try:
+            torch.cuda.synchronize()
+        except Exception as error:
+            self.failure(error)
 
     def _record_event(self, body: bytes) -> None:
         self._table[records.read_event(body)] = RECORDED

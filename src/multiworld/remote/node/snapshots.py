@@ -178,7 +178,9 @@ class Snapshots:
     def _set_generator(self, device: str, state: bytes) -> None:
         try:
             told = torch.frombuffer(bytearray(state), dtype=torch.uint8)
-            if device == "cpu":
+            if device == "cpu":  # it comes first
+                # A GPU that was seeded, and not used yet, is not in the snapshot: it has the seed of the CPU.
+                torch.manual_seed(torch.Generator().set_state(told).initial_seed())
                 torch.set_rng_state(told)
             else:
                 torch.cuda.set_rng_state(told, device)

@@ -180,6 +180,21 @@ def test_dropout_draws_the_same_numbers_again(fake: FakeNode, recovery: NodeReco
     assert torch.equal(drawn(kills=False), drawn(kills=True))
 
 
+def test_a_gpu_that_was_seeded_and_not_used_yet_has_its_seed_again(
+    fake: FakeNode, recovery: NodeRecovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.node.manual_seed(5)
+    fake.node.rand(3)
+    recovery.take_snapshot()
+    seeds: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    lose_and_replace(fake)
+    drawn = values(fake.node.rand(3))
+    assert seeds == [5]
+    numbers = torch.rand(6, generator=torch.Generator().manual_seed(5))
+    assert torch.equal(drawn, numbers[3:])
+
+
 def test_a_question_is_asked_again_and_its_tensors_are_there(fake: FakeNode, recovery: NodeRecovery) -> None:
     x = fake.node.send(torch.tensor([0.0, 3.0, 0.0, 4.0]))
     where = torch.nonzero(x)
