@@ -87,6 +87,7 @@ COVER: dict[tuple[str, str], tuple[str, ...]] = {
     ("docs/process-groups.md", "HashStore()"): (f"{FRAGMENTS}::test_the_default_group_of_one_process",),
     ("docs/remote.md", 'title="remote_session.py"'): (f"{REMOTE}::test_a_model_trains_on_a_node_and_one_line_waits",),
     ("docs/remote.md", 'title="remote_device.py"'): (f"{REMOTE}::test_a_student_learns_on_the_device_of_a_node",),
+    ("docs/remote.md", 'title="remote_gpu.py"'): (f"{REMOTE}::test_a_model_is_on_the_gpu_of_a_node",),
     ("docs/remote.md", 'title="remote_call.py"'): (
         f"{REMOTE}::test_a_node_calls_what_it_declared_and_keeps_what_comes_out",
     ),

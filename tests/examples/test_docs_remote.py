@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.examples.test_docs import code_block
 
@@ -47,6 +48,20 @@ def test_a_student_learns_on_the_device_of_a_node(tmp_path: Path) -> None:
     device, loss = output_of(written(tmp_path, "remote_device.py")).split()
     assert device == "remote:1"
     assert 0 < float(loss) < 10
+
+
+def test_a_model_is_on_the_gpu_of_a_node(tmp_path: Path) -> None:
+    """Without a GPU, places are known all the same, and the line that waits fails."""
+    ran = subprocess.run(
+        [sys.executable, written(tmp_path, "remote_gpu.py")], capture_output=True, text=True, timeout=50
+    )
+    devices, place, *losses = ran.stdout.splitlines()
+    assert place == "1 0", ran.stderr
+    if torch.cuda.is_available():
+        assert (ran.returncode, len(losses)) == (0, 1), ran.stderr
+        return
+    assert (ran.returncode, devices, losses) == (1, "('cpu',)", [])
+    assert "the node has no device cuda:0; its devices: cpu" in ran.stderr
 
 
 def test_a_compiled_model_trains(tmp_path: Path) -> None:

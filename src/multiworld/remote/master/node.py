@@ -16,8 +16,9 @@ from ..session.session import Session
 from ..tensor import above_autograd
 from ..tensor.calling import call
 from ..tensor.creating import OnNode
+from ..tensor.devices import device_of, moved_to
 from ..tensor.moving import send
-from ..tensor.naming import check_in_use
+from ..tensor.naming import node_of
 from ..tensor.remote_tensor import RemoteTensor
 from .streams import Stream
 
@@ -42,15 +43,23 @@ class Node:
         return f"<Node {self.number}: {state}>"
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Return a function of PyTorch's that makes tensors, on this node: ``zeros``, ``randn``, ``arange``, ..."""
+        """Return a function of PyTorch's that makes tensors, on this node: ``zeros``, ``randn``, ``arange``, ...
+
+        Its ``device`` is one of the node's: "cuda:1", or the index of a GPU. The master needs no such device.
+        """
         function = getattr(torch, name, None) if not name.startswith("_") else None
         if function is None:
             raise AttributeError(f"a node has no attribute {name!r}, and torch has no function of that name")
 
-        def make(*args: Any, **kwargs: Any) -> Any:
-            check_in_use(kwargs.get("device"))
-            with self:
-                return function(*args, **kwargs)
+        def make(*args: Any, device: int | str | torch.device | None = None, **kwargs: Any) -> Any:
+            if not isinstance(device, int) and node_of(device) is not None:  # by the device name: "remote:2"
+                kwargs["device"], device = device, None
+            there = None if device is None else device_of(device)
+            with OnNode(RemoteTensor, self.session, there):
+                made = function(*args, **kwargs)
+            if there is not None and isinstance(made, RemoteTensor):
+                return moved_to(made, there)  # of as_tensor, which knows the master's devices only
+            return made
 
         return make
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -47,10 +48,44 @@ def test_a_node_without_it_fails_at_the_first_fetch_with_operation_node_and_line
     with pytest.raises(RemoteOperationError, match=r"_to_copy\S* failed on node 1") as failed:
         values(there + 1)
     assert "test_devices.py" in failed.value.line
+    assert "the node has no device cuda:0; its devices: cpu" in str(failed.value)
     made = empty_on(RemoteTensor, node.session(), (10,), torch.float32, torch.device("cuda:1"))
     assert made.get_device() == 1
     with pytest.raises(RemoteOperationError, match=r"empty\S* failed on node 1"):
         made.fetch()
+
+
+@pytest.mark.parametrize(("device", "index"), [("cuda", 0), (1, 1), (torch.device("cuda:2"), 2), (-1, -1), (None, -1)])
+def test_functions_of_a_node_make_tensors_on_its_devices(node: Node, device: Any, index: int) -> None:
+    like = node.zeros(2, device=device)
+    made = [
+        like,
+        node.randn(2, 3, device=device),
+        node.tensor([1.0, 2.0], device=device),
+        node.arange(3, device=device, dtype=torch.float32),
+        node.full((2,), 3, device=device),
+        node.zeros_like(like, device=device),
+        node.randint(3, (4,), device=device),
+    ]
+    assert [(type(each), each.get_device()) for each in made] == [(RemoteTensor, index)] * len(made)
+
+
+@pytest.mark.parametrize(("device", "index"), [("cpu", -1), ("cuda:0", 0), (2, 2), (None, 1)])
+def test_functions_like_a_tensor_make_theirs_on_the_device_that_is_named(node: Node, device: Any, index: int) -> None:
+    like = node.zeros(2, device="cuda:1")
+    made = [
+        node.zeros_like(like, device=device),
+        node.full_like(like, 3, device=device),
+        node.as_tensor(like, device=device),
+    ]
+    assert [each.get_device() for each in made] == [index] * 3
+
+
+def test_functions_of_a_node_refuse_what_names_no_device(node: Node) -> None:
+    with pytest.raises(ValueError, match="device=-2: expected the index of a GPU of the node"):
+        node.zeros(2, device=-2)
+    with pytest.raises(RuntimeError, match="qpu"):
+        node.zeros(2, device="qpu")
 
 
 def test_gradients_come_back_to_the_device_of_what_was_copied(node: Node) -> None:
