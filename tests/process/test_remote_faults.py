@@ -19,6 +19,7 @@ from multiworld import remote
 from multiworld.remote import NodeDeadError, NodeJoined, NodeLost, Nodes
 from multiworld.testing import wait_until
 from multiworld.testing.deadlines import scaled
+from tests.unit.remote.functions_of_nodes import fail_on_gpu
 
 pytestmark = pytest.mark.process
 
@@ -161,3 +162,17 @@ def test_a_node_ends_with_a_master_that_is_killed() -> None:
         master.stdin.flush()
         master.kill()
     assert wait_until(lambda: not is_there(pid), timeout_s=scaled(10))
+
+
+def test_a_node_whose_gpu_is_unusable_ends_with_the_reason_and_is_replaced() -> None:
+    name = f"{fail_on_gpu.__module__}:fail_on_gpu"
+    with remote.local(1, num_threads=1, calls=[name]) as nodes:
+        pid = nodes[1].pid
+        lost = nodes[1].call(name, 710, like=torch.empty(1))
+        with pytest.raises(
+            NodeDeadError, match=rf"(?s)can't be used any more: CUDA error: .* noticed in {name} at .*\.py"
+        ):
+            lost.fetch()
+        nodes[1].wait_alive(scaled(30))
+        assert nodes[1].pid != pid
+        assert nodes[1].ones(2).tolist() == [1, 1]

@@ -54,3 +54,12 @@ def wait() -> Tensor:
     BEGAN.set()
     assert GO.wait(30)
     return torch.ones(1)
+
+
+def fail_on_gpu(code: int) -> Tensor:
+    """Raise what PyTorch raises for an error of CUDA with this number."""
+    error = torch.AcceleratorError(
+        "CUDA error: device-side assert triggered\nCUDA kernel errors might be reported late"
+    )
+    error.error_code = code  # type: ignore[attr-defined]
+    raise error

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch import Tensor
 from ...errors import ProtocolError
 from ..protocol import lanes, records, specs
 from ..protocol.elements import tensor_of
-from ..protocol.messages import Executed, Failed, Outcome
+from ..protocol.messages import Ending, Executed, Failed, Outcome
 from ..protocol.outcomes import show
 from ..protocol.records import FIRST_PLAN, HEAD, Kind
 from ..protocol.template import decode
@@ -26,6 +27,7 @@ from .replies import Replies
 from .shared import Shared
 from .snapshots import Snapshots
 from .table import RECORDED, Arriving, Entry, Lost, first_lost, lose_written
+from .unusable import DeviceUnusableError, leaves_unusable
 
 MAX_UNREPORTED: Final = 1024
 """Records that were executed before the node says so, if nobody waits."""
@@ -218,7 +220,10 @@ class Executor:
         """Return the failure of the present record, and tell it with the next report.
 
         ``place``: where on the node it was raised, if that is in a program of the user's. ``call``: which of a graph.
+        Raises DeviceUnusableError if nothing can run on a device any more; the master is told.
         """
+        if isinstance(error, DeviceUnusableError):
+            raise error
         kind, text, live = describe_failure(error, self._table)
         group, peer = (error.group, error.peer) if isinstance(error, PeerFailedError) else (0, 0)
         failed = Failed(
@@ -231,8 +236,18 @@ class Executor:
             peer=peer,
             live=live,
         )
+        if leaves_unusable(error):
+            self._end_node(failed, error)
         self._failures.append(failed)
         return failed
+
+    def _end_node(self, failed: Failed, error: BaseException) -> NoReturn:
+        """Nothing on this device would succeed: the master learns why, and this process makes room for another."""
+        self._shared.is_dropping = True
+        self.report()
+        first_line = failed.text.partition("\n")[0]
+        self._replies.tell(Ending(failed=replace(failed, text=first_line)))
+        raise DeviceUnusableError(first_line) from error
 
     # ---- built-in records
 

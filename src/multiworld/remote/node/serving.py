@@ -47,6 +47,7 @@ from .operators import ALLOWED
 from .peers import Join, join_with, refuse_to_join
 from .replies import Replies
 from .shared import Shared
+from .unusable import DeviceUnusableError
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +94,7 @@ def serve_node(
     ``on_session`` is called with the session of each master, and with None when it has ended.
     Without ``once`` it waits for each as long as that takes: the launcher ends nodes whose master has ended well.
     Raises JoinError, RefusedByMasterError, ProtocolError; with ``forever`` the next master is served after these.
+    Raises DeviceUnusableError in any case: this process can't use its GPU any more.
     """
     torch.set_grad_enabled(False)
     while True:
@@ -227,6 +229,8 @@ class Session:
         except MultiworldError as error:
             if isinstance(error, ProtocolError):
                 self._fail(error)
+            elif isinstance(error, DeviceUnusableError):
+                self._failure = error  # the master was told, and breaks the connection
         except Exception as error:
             self._fail(error)
         finally:

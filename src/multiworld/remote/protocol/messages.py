@@ -78,6 +78,14 @@ class Failed:
     live: tuple[int, ...] = ()
 
 
+@message("ending")
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """The node ends: after this failure no operation on a device of it can run any more."""
+
+    failed: Failed
+
+
 @message("executed")
 @dataclass(frozen=True, kw_only=True)
 class Executed:
@@ -254,6 +262,7 @@ ToMaster = (
     | NodeStatistics
     | Parted
     | NotCompiled
+    | Ending
 )
 ToNode = Welcome | Refused | Arrives | Written | Read | AskStatistics | Drop | OpenStream | Meet | Part
 TO_MASTER: MessageSet[ToMaster] = MessageSet("what a node tells its master", ToMaster, tag="say")

@@ -39,9 +39,7 @@ class Failures:
             place = failed.position, failed.call
             error = self._by_place.get(place)
             if error is None:
-                operation, line = self._queue.find(failed.position)
-                if isinstance(operation, StepName) and failed.call is not None:
-                    operation, line = operation.inside(failed.call, line)
+                operation, line = self.find(failed)
                 cls = NodeMemoryError if failed.kind == OUT_OF_MEMORY else RemoteOperationError
                 error = cls(self._number, operation, line, failed.kind, _text_of(failed))
                 self._by_place[place] = self.unseen[place] = error
@@ -50,6 +48,13 @@ class Failures:
                 self.total += 1
                 self._forget_oldest()
         return error
+
+    def find(self, failed: Failed) -> tuple[str, str]:
+        """Return the operation that failed, and its line. Its command must not be confirmed yet."""
+        operation, line = self._queue.find(failed.position)
+        if isinstance(operation, StepName) and failed.call is not None:
+            return operation.inside(failed.call, line)
+        return operation, line
 
     def seen(self, failed: Failed) -> RemoteError:
         """Return the error that somebody gets now."""

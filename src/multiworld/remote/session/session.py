@@ -34,6 +34,7 @@ from ..protocol.messages import (
     TO_NODE,
     AskStatistics,
     Declined,
+    Ending,
     Executed,
     Failed,
     HasRoom,
@@ -123,8 +124,8 @@ class Session:
         with self.lock:
             self._on_hello = on_hello
             self.stream.use(world)
-            self._life.use(world, bulk)
-        listen(world, lanes.NEWS, lanes.NODE, self._heard)
+            link = self._life.use(world, bulk)
+        listen(world, lanes.NEWS, lanes.NODE, lambda message: self._heard(message, link))
 
     @property
     def link(self) -> Link:
@@ -212,7 +213,7 @@ class Session:
 
     # ---- news
 
-    def _heard(self, message: memoryview) -> None:
+    def _heard(self, message: memoryview, link: Link) -> None:
         said = TO_MASTER.decode(message)
         if isinstance(said, Executed):
             stream = self.streams.numbered(said.stream)
@@ -224,13 +225,22 @@ class Session:
             self.loader.write(said)
         elif isinstance(said, Parted):
             self.on_parted(said)
+        elif isinstance(said, Ending):
+            self._life.lose(self._why_it_ends(said.failed), link)
         elif isinstance(said, NotCompiled):
             self._compile_problems.heard(said)
         elif isinstance(said, NodeHello):
             self.hello = said
-            if self.link.bulk.backend in SHARES_HOST:
-                self.link.memory = PeerMemory.of(said.pid, said.host, said.mark, said.mark_at)
+            if link.bulk.backend in SHARES_HOST:
+                link.memory = PeerMemory.of(said.pid, said.host, said.mark, said.mark_at)
             self._on_hello(said)
+
+    def _why_it_ends(self, failed: Failed) -> str:
+        operation, line = (self.streams.numbered(failed.stream) or self.stream).failures.find(failed)
+        return (
+            f"it ended, as a GPU of it can't be used any more: {failed.text}\n  noticed in {operation} at {line}. "
+            "An earlier operation may be the cause: CUDA_LAUNCH_BLOCKING=1 in the environment of the node finds it"
+        )
 
     # ---- values from the node
 
