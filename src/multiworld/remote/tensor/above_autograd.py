@@ -17,7 +17,9 @@ from torch.autograd import forward_ad
 from .gradient_formulas import MaskedFill, Product
 from .local_data import can_take
 from .moving import values_of
+from .process_groups import refuse_process_groups
 from .remote_tensor import RemoteTensor
+from .storage import set_tensor
 from .wrapping import KEY, KEY_NAME
 
 aten = torch.ops.aten
@@ -36,6 +38,7 @@ def install() -> None:
         for function, kernel in _KERNELS.items():
             library.impl(function, kernel, KEY_NAME, with_keyset=True)  # type: ignore[no-untyped-call]
         _libraries.append(library)
+        refuse_process_groups(_libraries)
 
 
 def _matmul(keys: Any, one: Any, other: Any) -> Any:
@@ -130,6 +133,7 @@ _RANKS: Final = [
     getattr(aten.linalg_matrix_rank, name) for name in ("default", "tol_tensor", "atol_rtol_float", "atol_rtol_tensor")
 ]
 _KERNELS: Final[dict[Any, Callable[..., Any]]] = {
+    aten.set_.source_Tensor_storage_offset: set_tensor,
     aten.matmul.default: _matmul,
     aten.matmul.out: _matmul_out,
     aten.prod.default: _prod,

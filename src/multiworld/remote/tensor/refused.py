@@ -19,6 +19,7 @@ _NESTED: Final = (
     "nested tensors can't be on a node",
     "Make the module with nn.TransformerEncoder(..., enable_nested_tensor=False)",
 )
+_QUANTIZED: Final = ("its result is quantized, which can't be on a node", "fetch() the tensor, and call it here")
 _SPARSE: Final = "Make the module with sparse=False, or fetch() the operands and call it here"
 
 
@@ -28,6 +29,8 @@ def check_operator(func: Any) -> None:
     why = _LAYOUT if name.startswith("aten::_to_sparse") else _REFUSED.get(name)
     if why is None and "nested" in name and any("Tensor" in str(each.type) for each in func._schema.returns):
         why = _NESTED
+    if name.startswith("aten::quantize_per_"):
+        why = _QUANTIZED
     if why is not None:
         raise UnsupportedOperationError(str(func), *why)
 

@@ -13,12 +13,15 @@ from ..session.session import Session
 from . import conversion, copying
 from .devices import device_of, moved_to, new_tensor
 from .dispatch import dispatch
+from .flattening import flattened, unflattened
 from .foreseeing import meta_of
 from .gradients import grad_of, set_grad
+from .legacy_new import new
 from .memory import memory_error, without_memory
 from .metadata import set_data
 from .moving import MASTER, Place, moved, values_of
 from .naming import DeviceName, named
+from .storage import storage_of
 from .wrapping import LABEL
 
 
@@ -92,6 +95,10 @@ class RemoteTensor(Tensor):
         """As PyTorch's, on the node of this tensor unless ``device`` says otherwise."""
         return new_tensor(self, data, dtype, device, options)
 
+    def new(self, *args: Any) -> Any:  # type: ignore[override]
+        """As PyTorch's, on the node of this tensor: an empty tensor of a shape, or one of data."""
+        return new(self, args)
+
     # ---- to other places
 
     to = conversion.to
@@ -121,13 +128,8 @@ class RemoteTensor(Tensor):
         """It is pickled and saved as a local tensor with its values."""
         return copying.reduced(self, protocol)
 
-    def __tensor_flatten__(self) -> tuple[list[str], Any]:
-        """With this ``Module.to`` swaps parameters, in place of sharing memory that is not here."""
-        return ["_like"], self._session.number
-
-    @staticmethod
-    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> Any:
-        return inner["_like"]
+    __tensor_flatten__ = flattened
+    __tensor_unflatten__ = staticmethod(unflattened)
 
     @property
     def _like(self) -> Tensor:
@@ -147,6 +149,25 @@ class RemoteTensor(Tensor):
     def __format__(self, form: str) -> str:
         return self.item().__format__(form) if self.dim() == 0 else super().__format__(form)  # type: ignore[no-untyped-call]
 
+    def __bool__(self) -> bool:
+        return bool(self._as_number())
+
+    def __int__(self) -> int:
+        return int(self._as_number())
+
+    def __index__(self) -> int:
+        return int(self._as_number().__index__())
+
+    def __float__(self) -> float:
+        return float(self._as_number())
+
+    def __complex__(self) -> complex:
+        return complex(self._as_number())
+
+    def _as_number(self) -> Any:
+        """``torch.tensor([t[0], t[1]])`` hides our tensors from PyTorch, whose own conversions would read here."""
+        return values_of(self, "item") if self.numel() == 1 else meta_of(self.spec)
+
     def tolist(self) -> Any:
         return values_of(self, "tolist").tolist()
 
@@ -156,12 +177,19 @@ class RemoteTensor(Tensor):
 
     # ---- what needs memory that is not here
 
+    def untyped_storage(self) -> Any:
+        """What stands for its memory: it has a size and an identity, and no elements."""
+        return storage_of(self)
+
     def numpy(self, *, force: bool = False) -> Any:
         if force:
             return values_of(self, "numpy").numpy(force=True)
         raise memory_error(self, "numpy()")
 
     data_ptr = without_memory("data_ptr()")
+    const_data_ptr = without_memory("const_data_ptr()")
+    mutable_data_ptr = without_memory("mutable_data_ptr()")
+    pin_memory = without_memory("pin_memory()")
     storage = without_memory("storage()")
     share_memory_ = without_memory("share_memory_()")
     apply_ = without_memory("apply_()")

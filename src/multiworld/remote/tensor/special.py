@@ -12,6 +12,7 @@ from ..protocol.template import Keywords
 from .homing import bring_home
 from .moving import Place, copied, send, values_of
 from .planned import run_first
+from .storage import refuse_storage
 
 Special = Callable[[type[Any], Any, Sequence[Any], Keywords], Any]
 aten = torch.ops.aten
@@ -59,4 +60,6 @@ SPECIAL: Final[dict[Any, Special]] = {
     aten._local_scalar_dense.default: _item,
     aten.is_same_size.default: _is_same_size,
     aten.copy_.default: _copy,
+    aten.set_.source_Storage: refuse_storage,
+    aten.set_.source_Storage_storage_offset: refuse_storage,
 }

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ..protocol.elements import contiguous_strides
 from ..protocol.specs import spec_of
 from ..session.session import Session
 
@@ -26,15 +27,28 @@ KEYS: Final = torch._C.DispatchKeySet(KEY)
 _library: Final = torch.library.Library("_", "IMPL")  # type: ignore[no-untyped-call]  # lasts as long as the kernels
 _library.fallback(torch.library.fallthrough_kernel, KEY_NAME)  # type: ignore[no-untyped-call]
 _make = Tensor._make_wrapper_subclass
+_forbid_writes: Final = torch._C._set_throw_on_mutable_data_ptr
+_layouts: Final[dict[int, tuple[Any, ...]]] = {}  # by the number of the spec
 
 
 def make(cls: type[Any], session: Session, spec_number: int, id_: int) -> Any:
     """Return a new tensor of that class for an id of a node."""
-    size, stride, offset, dtype, _, conj, neg = spec_of(spec_number)
-    tensor = _make(cls, size, stride, offset, dtype=dtype, device=LABEL, _extra_dispatch_keys=KEYS)
-    if conj:
-        torch._C._set_conj(tensor, True)
-    if neg:
-        torch._C._set_neg(tensor, True)
+    size, stride, offset, dtype, bits = _layouts.get(spec_number) or _layout(spec_number)
+    if stride is None:  # PyTorch finds them itself, which is faster
+        tensor = _make(cls, size, dtype=dtype, device=LABEL, _extra_dispatch_keys=KEYS)
+    else:
+        tensor = _make(cls, size, stride, offset, dtype=dtype, device=LABEL, _extra_dispatch_keys=KEYS)
+    _forbid_writes(tensor)  # PyTorch's C++ would write at address 0
+    for set_bit in bits:
+        set_bit(tensor, True)
     tensor._session, tensor._id, tensor._spec = session, id_, spec_number
     return tensor
+
+
+def _layout(spec_number: int) -> tuple[Any, ...]:
+    size, stride, offset, dtype, _, conj, neg = spec_of(spec_number)
+    is_contiguous = offset == 0 and stride == contiguous_strides(size)
+    bits = ([torch._C._set_conj] if conj else []) + ([torch._C._set_neg] if neg else [])
+    layout = (size, None if is_contiguous else stride, offset or None, dtype, tuple(bits))
+    _layouts[spec_number] = layout
+    return layout
