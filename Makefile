@@ -33,7 +33,7 @@ help: ## Show this list
 
 setup: $(STAMP) ## Set up .venv with the pinned versions
 
-$(STAMP): pyproject.toml constraints.txt setup.py mypyc.ini tools/set_up.py $(NATIVE)/core.c $(NATIVE)/compiled.py $(NATIVE)/generated.py $(COMPILED)
+$(STAMP): pyproject.toml constraints.txt setup.py mypyc.ini tools/set_up.py $(NATIVE)/core.c $(NATIVE)/remote.c $(NATIVE)/compiled.py $(NATIVE)/generated.py $(COMPILED)
 	@command -v $(PYTHON) >/dev/null || { \
 		echo "error: '$(PYTHON)' not found: install Python 3.10 or newer, or name one: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \

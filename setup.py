@@ -27,7 +27,7 @@ class BuildExt(build_ext):
 
     def run(self) -> None:
         self._remove_former()
-        self.distribution.ext_modules = [core, *compiled_modules()]
+        self.distribution.ext_modules = [core, remote, *compiled_modules()]
         self.swig_opts: Any = None  # so that it can be finalized again
         self.finalize_options()
         super().run()
@@ -40,7 +40,7 @@ class BuildExt(build_ext):
     def _remove_former(self) -> None:
         """Remove what was compiled of earlier sources: it would be packed, or found in the place of a new module."""
         package, suffix = NAMES["PACKAGE"], sysconfig.get_config_var("EXT_SUFFIX")
-        modules = [f"{package}.{name}" for name in (*NAMES["MODULES"], "native.core")]
+        modules = [f"{package}.{name}" for name in (*NAMES["MODULES"], "native.core", "native.remote")]
         wanted = {NAMES["group_name"]() + NAMES["SUFFIX"], *(module.replace(".", "/") for module in modules)}
         for folder in (SOURCES, Path(self.build_lib)):
             for found in [*folder.glob(f"{package}_*{suffix}"), *folder.glob(f"{package}/**/*{suffix}")]:
@@ -106,11 +106,15 @@ def mend(extension: Extension) -> None:
             path.write_text(GENERATED["made_safe"](path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-core = Extension(
-    "multiworld.native.core",
-    sources=["src/multiworld/native/core.c"],
-    extra_compile_args=["-O2", "-std=c11", "-Wall", "-Wextra"],
-    optional=True,
-)
+def in_c(name: str) -> Extension:
+    return Extension(
+        f"multiworld.native.{name}",
+        sources=[f"src/multiworld/native/{name}.c"],
+        extra_compile_args=["-O2", "-std=c11", "-Wall", "-Wextra"],
+        optional=True,
+    )
+
+
+core, remote = in_c("core"), in_c("remote")
 os.chdir(HERE)  # mypyc names modules by their paths from here
-setup(ext_modules=[core], cmdclass={"build_ext": BuildExt})
+setup(ext_modules=[core, remote], cmdclass={"build_ext": BuildExt})

@@ -48,6 +48,8 @@ import sklearn.datasets, torch.distributed  # now and once, not in each of the p
 from multiworld import native
 if native.core is None:
     print(f"no native core ({native.why_not}): large tensors move more slowly between processes of one host")
+if native.for_remote is None:
+    print(f"no native remote operations ({native.why_not_for_remote}): each operation of remote tensors takes longer")
 if native.not_compiled:
     print(f"no compiled modules ({native.not_compiled}): each message takes longer")
 """

@@ -102,6 +102,7 @@ def test_json_holds_what_the_table_shows(monkeypatch: pytest.MonkeyPatch) -> Non
     assert set(record) == {
         "versions",
         "native_core",
+        "native_remote",
         "compiled_modules",
         "channels",
         "interfaces",
@@ -143,6 +144,7 @@ def _all_there() -> doctor.Diagnosis:
     return dataclasses.replace(
         diagnosis,
         native_core=doctor.NativePart(active=True, reason=""),
+        native_remote=doctor.NativePart(active=True, reason=""),
         compiled_modules=doctor.NativePart(active=True, reason=""),
         limits=dataclasses.replace(diagnosis.limits, open_files_hard=None),
         extras=tuple(dataclasses.replace(each, missing=()) for each in diagnosis.extras),
@@ -160,6 +162,7 @@ def test_the_last_line_is_the_verdict() -> None:
     ("change", "advice"),
     [
         ({"native_core": doctor.NativePart(active=False, reason="it was not built")}, "a C compiler"),
+        ({"native_remote": doctor.NativePart(active=False, reason="no headers")}, "each operation of remote tensors"),
         ({"compiled_modules": doctor.NativePart(active=False, reason="no mypyc")}, "each message takes longer"),
         (
             {"compiled_modules": doctor.NativePart(active=False, reason="MULTIWORLD_NATIVE=0")},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -60,3 +61,37 @@ def test_what_is_no_library_is_no_core(monkeypatch: pytest.MonkeyPatch, tmp_path
     core, why_not = native._load()
     assert core is None
     assert why_not.startswith("it does not load: ")
+
+
+WITH_REMOTE = pytest.mark.skipif(native.for_remote is None, reason=native.why_not_for_remote)
+
+
+@WITH_REMOTE
+def test_the_module_for_remote_tensors_is_used_unless_the_environment_forbids_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(native.VARIABLE, "core")
+    assert native._load_for_remote() == (native.for_remote, "")
+    monkeypatch.setenv(native.VARIABLE, "0")
+    assert native._load_for_remote() == (None, "MULTIWORLD_NATIVE=0 in the environment")
+
+
+@WITH_REMOTE
+def test_a_module_for_remote_tensors_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(native.VARIABLE, raising=False)
+    monkeypatch.setattr(native, "VERSION_FOR_REMOTE", native.VERSION_FOR_REMOTE + 1)
+    module, why_not = native._load_for_remote()
+    assert module is None
+    assert why_not.endswith("install the package again")
+
+
+def test_without_the_module_for_remote_tensors_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(native.VARIABLE, raising=False)
+
+    def find_none(name: str) -> None:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(importlib, "import_module", find_none)
+    module, why_not = native._load_for_remote()
+    assert module is None
+    assert "Python's headers" in why_not

@@ -77,6 +77,7 @@ class Diagnosis:
 
     versions: dict[str, str]
     native_core: NativePart
+    native_remote: NativePart
     compiled_modules: NativePart
     channels: tuple[Channel, ...]
     interfaces: tuple[machine.Interface, ...]
@@ -88,6 +89,7 @@ class Diagnosis:
     def native_parts(self) -> Iterator[tuple[str, NativePart, str]]:
         """Yield each with its name and what it costs to be without it."""
         yield "native core", self.native_core, "large tensors move more slowly on one host"
+        yield "native remote operations", self.native_remote, "each operation of remote tensors takes longer"
         yield "compiled modules", self.compiled_modules, "each message takes longer"
 
     @property
@@ -129,6 +131,7 @@ def diagnose(registered: Callable[[], Mapping[str, Support]]) -> Diagnosis:
     return Diagnosis(
         versions=_versions(),
         native_core=NativePart(active=native.core is not None, reason=native.why_not),
+        native_remote=NativePart(active=native.for_remote is not None, reason=native.why_not_for_remote),
         compiled_modules=NativePart(active=not native.not_compiled, reason=native.not_compiled),
         channels=channels,
         interfaces=machine.interfaces(),

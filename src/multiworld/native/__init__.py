@@ -1,20 +1,24 @@
 """What a machine does better without the interpreter. Without a compiler there is none of it, and all goes on slower.
 
 ``core`` is a library of the few steps that are written in C, or None: then Python does the same. See
-``docs/decisions/012-native-core.md``. Which modules are compiled from Python says ``compiled``.
+``docs/decisions/012-native-core.md``. ``for_remote`` has what each operation of remote tensors goes through, or is None
+likewise (``docs/decisions/050-native-remote.md``). Which modules are compiled from Python says ``compiled``.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.util
 import os
+from types import ModuleType
 
 from .compiled import VARIABLE, use
 
-__all__ = ["VARIABLE", "core", "holding", "not_compiled", "why_not"]
+__all__ = ["VARIABLE", "core", "for_remote", "holding", "not_compiled", "why_not", "why_not_for_remote"]
 
 VERSION = 5  # of the functions and their parameters
+VERSION_FOR_REMOTE = 1
 
 
 def _load() -> tuple[ctypes.CDLL | None, str]:
@@ -34,8 +38,26 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     return library, ""
 
 
+def _load_for_remote() -> tuple[ModuleType | None, str]:
+    if os.environ.get(VARIABLE) == "0":
+        return None, f"{VARIABLE}=0 in the environment"
+    try:
+        module = importlib.import_module(f"{__name__}.remote")
+        version = module.VERSION
+    except ModuleNotFoundError:
+        return None, "it was not built: were there a C compiler and Python's headers when the package was installed?"
+    except (ImportError, AttributeError) as error:
+        return None, f"it does not load: {error}"
+    if version != VERSION_FOR_REMOTE:
+        return None, f"{module.__file__} is of version {version}, not {VERSION_FOR_REMOTE}: install the package again"
+    return module, ""
+
+
 core, why_not = _load()
 """The library, or None and the reason."""
+
+for_remote, why_not_for_remote = _load_for_remote()
+"""The module, or None and the reason."""
 
 holding = None if core is None else ctypes.PyDLL(core._name)
 """The same library. A call through it keeps the interpreter lock: for what takes no longer than giving that up and

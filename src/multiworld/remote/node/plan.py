@@ -32,7 +32,10 @@ class UnforeseenOutputError(MultiworldError):
 
 
 class Plan:
-    """``num_outputs``, ``num_tensors``: how many ids a call has of each. ``writes``: what it writes."""
+    """``num_outputs``, ``num_tensors``: how many ids a call has of each. ``writes``: what it writes.
+
+    ``native``: the same for ``native/remote.c``, once a call returned what the master foresaw; None if there is none.
+    """
 
     __slots__ = (
         "_builders",
@@ -46,6 +49,7 @@ class Plan:
         "function",
         "is_plain",
         "is_usual",
+        "native",
         "num_outputs",
         "num_tensors",
         "numbers",
@@ -72,6 +76,7 @@ class Plan:
         self._keywords = {name: _builder(item) for name, item in template.kwargs.items()}
         self._checked = self._conform = False
         self.is_usual = self.is_plain = False
+        self.native: tuple[Any, ...] | None = None
 
     def call(self, tensors: Sequence[Tensor], floats: Sequence[float]) -> Any:
         """Return what the operator returns. Raises what it raises; TypeError if a tensor is none."""
@@ -101,9 +106,23 @@ class Plan:
             self._checked = True
             self.is_usual = self._single and not self._conform
             self.is_plain = self.is_usual and self._plain and not self.writes
+            self.native = self._native(returned) if self.is_settled else None
         if self._conform:
             return [conformed(tensor, spec) for tensor, spec in pairs]
         return [tensor for tensor, _ in pairs if tensor is not None]
+
+    def _native(self, returned: Any) -> tuple[Any, ...] | None:
+        """Return operator, arguments, names of the last of them, what is kept, how many numbers, whether it writes."""
+        kept = None if self.is_usual else tuple(spec is not None for spec in self.outputs)
+        if kept and any(kept) and not _is_flat(returned):
+            return None
+        items = tuple(
+            None if item is GENERATOR else item for item in (*self.template.args, *self.template.kwargs.values())
+        )
+        names = tuple(self.template.kwargs) or None
+        numbers = (self.num_outputs, self.num_tensors, self.template.num_floats)
+        called = getattr(self.function, "_op", self.function)  # what PyTorch's own call calls, and nothing else
+        return (called, items, names, kept if kept is None or any(kept) else (), *numbers, bool(self.writes))
 
     @property
     def is_settled(self) -> bool:
@@ -152,6 +171,10 @@ def _operator_or_refusal(template: Template, allowed: Iterable[str]) -> Operator
         raise refusal
 
     return refuse
+
+
+def _is_flat(returned: Any) -> bool:
+    return isinstance(returned, (list, tuple)) and all(each is None or isinstance(each, Tensor) for each in returned)
 
 
 def _significant(spec: Spec) -> tuple[object, ...]:

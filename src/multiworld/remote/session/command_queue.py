@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -41,8 +40,7 @@ class CommandQueue:
         self.free_record: Callable[[list[int]], bytes] = records.free
         self.free: Callable[[int], object] = self._freed.append
         self._lines = threading.Lock()  # what stands in ``_sent`` goes, and is looked for, by several threads
-        self._sent: deque[Command] = deque()
-        self._first = 0  # position of the first in ``_sent``
+        self._sent: deque[tuple[int, list[Command]]] = deque()  # batches, each with the position of its first command
         self.position = 0  # of the next record to be sent
         self.confirmed = self.told = 0
         self._behind_sent = 0  # the position behind the last record that was sent and is no free
@@ -69,8 +67,9 @@ class CommandQueue:
             commands.append((self.free_record(ids), "free", None))
         if counting:
             count_commands(commands)
-        self._sent.extend(commands)
-        self.position += len(commands)
+        if commands:
+            self._sent.append((self.position, commands))
+            self.position += len(commands)
         batch = [command[0] for command in commands]
         if self.log is not None and batch:
             self.log.append(batch)
@@ -82,14 +81,13 @@ class CommandQueue:
         first = self._first_of_user()
         with self._lines:
             self._sent.clear()
-            self._first = self.position
             if first is not None:
-                self._sent.append(first)
+                self._sent.append((self.position, [first]))
         del self._freed[:], self.waiting[:]
 
     def _append_to_lost(self, command: Command) -> None:
         if not self._sent and command[2] is not None:
-            self._sent.append(command)
+            self._sent.append((self.position, [command]))
 
     def confirm(self, position: int) -> None:
         """All records before ``position`` were executed. Some may have failed: their lines are still needed."""
@@ -100,9 +98,8 @@ class CommandQueue:
         self.confirm(position)
         self.told = max(self.told, position)
         with self._lines:
-            for _ in range(min(position - self._first, len(self._sent))):
+            while self._sent and self._sent[0][0] + len(self._sent[0][1]) <= position:
                 self._sent.popleft()
-                self._first += 1
 
     def find(self, position: int) -> tuple[str, str]:
         """Return operation and line of a record that was sent, and of which it was not told whether it failed."""
@@ -125,15 +122,17 @@ class CommandQueue:
 
     def _at(self, position: int) -> Command | None:
         with self._lines:
-            index = position - self._first
-            return self._sent[index] if 0 <= index < len(self._sent) else None
+            if position < self.told:
+                return None
+            batches = self._sent.copy()  # at once: another thread may append meanwhile
+        return next((batch[position - at] for at, batch in batches if 0 <= position - at < len(batch)), None)
 
     def _first_of_user(self) -> Command | None:
         # ``copy`` and slices are taken at once: other threads append meanwhile.
         with self._lines:
-            sent, num_executed = self._sent.copy(), max(0, self.confirmed - self._first)
-        waiting = (*itertools.islice(sent, num_executed, None), *self.waiting[:])
-        return next((each for each in waiting if each[2] is not None), None)
+            batches, confirmed = self._sent.copy(), self.confirmed
+        sent = (each for at, batch in batches for each in batch[max(0, confirmed - at) :])
+        return next((each for each in (*sent, *self.waiting[:]) if each[2] is not None), None)
 
     @property
     def end(self) -> int:

@@ -23,7 +23,7 @@ from .room import Room
 BATCH: Final = 128
 """Commands that are sent together."""
 TICK_S: Final = 0.001
-"""Commands wait at most so long for others, if nobody waits for them."""
+"""Commands wait at most so long for others, if nobody waits for them; twice as long where others were just sent."""
 MAX_IDLE_TICKS: Final = 20
 """A master that issues nothing for so long needs no ticks. To begin with them again costs a wake-up of a thread."""
 
@@ -68,7 +68,7 @@ class CommandStream:
         self.is_held = False
         self.executed_to = 0
         self.timer_set = False
-        self._num_idle_ticks = 0
+        self._num_idle_ticks = self._sent_at_tick = 0
         self._world, self._statistics = world, statistics
         self._lock = lock  # one batch is taken and sent at a time
         self._is_over, self._lose = is_over, lose
@@ -162,7 +162,9 @@ class CommandStream:
         if self._is_over() or self.is_closed:
             return
         self._num_idle_ticks = 0 if self.queue.waiting else self._num_idle_ticks + 1
-        self.flush(may_wait=False)
+        if self.queue.position == self._sent_at_tick:  # else full batches are sent just now: what waits is young
+            self.flush(may_wait=False)
+        self._sent_at_tick = self.queue.position
         if self._num_idle_ticks >= MAX_IDLE_TICKS:
             self.timer_set = False
             if not self.queue.waiting:  # looked at last: what is appended from now on sets the timer

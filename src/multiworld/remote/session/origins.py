@@ -21,7 +21,7 @@ _MAX_KEPT: Final = 100_000
 _lock: Final = threading.Lock()  # guards writes to the lines below, which are read without it
 # By the id of a code, as its hash is made of all its constants and names each time. These codes are kept: no other one
 # gets the id of one of them.
-_is_users: dict[int, bool] = {}
+is_users: Final[dict[int, bool]] = {}
 _lines: dict[tuple[int, int], str] = {}
 _kept: list[CodeType] = []
 UNKNOWN: Final = "an unknown line"
@@ -31,9 +31,9 @@ def origin(frame: FrameType | None) -> Origin:
     """Return the innermost place in a program of the user's: neither PyTorch's nor ours."""
     while frame is not None:
         code = frame.f_code
-        users = _is_users.get(id(code))
+        users = is_users.get(id(code))
         if users is None:
-            users = _know(code)
+            users = look_up(code)
         if users:
             return code, frame.f_lasti
         frame = frame.f_back
@@ -61,19 +61,19 @@ def line_of(place: Origin) -> str:
     return text
 
 
-def _know(code: CodeType) -> bool:
+def look_up(code: CodeType) -> bool:
     """Note whether a code is the user's, and return it."""
     users = _is_of_user(code)
     with _lock:
         _keep(code)
-        _is_users[id(code)] = users
+        is_users[id(code)] = users
     return users
 
 
 def _keep(code: CodeType) -> None:
     """With the lock. A program that compiles code all the time must not grow by it."""
     if len(_kept) >= _MAX_KEPT:
-        _is_users.clear()
+        is_users.clear()
         _lines.clear()
         _kept.clear()
     _kept.append(code)

@@ -66,8 +66,8 @@ from .sync_points import SyncPoints
 logger = logging.getLogger(__name__)
 
 
-_ids = itertools.count(1)
-next_id = _ids.__next__
+ids_to_come: Final = itertools.count(1)
+next_id = ids_to_come.__next__
 """Ids are never used twice in a process: a late command can't reach another tensor."""
 
 

@@ -51,7 +51,15 @@ def foresee(cls: type[Any], func: Any, args: Sequence[Any], kwargs: Keywords, *,
     numbers = tuple(number_of(spec) for spec in outputs if spec is not None)
     is_single = isinstance(returned, Tensor) and outputs[0] is not None
     returns = None if is_single else _returns(returned, written, itertools.count())
-    return Plan(template, numbers, returns, changed)
+    return Plan(template, numbers, returns, changed, None if numbers else _same(returned, written))
+
+
+def _same(returned: Any, written: Mapping[int, Path]) -> int | None:
+    """Return the place of the argument that an operator without new tensors returns; -1: it returns None."""
+    if returned is None:
+        return -1
+    argument, index = written.get(id(returned), ("", None))
+    return argument if isinstance(argument, int) and index is None else None
 
 
 def name_of(func: Any) -> str:

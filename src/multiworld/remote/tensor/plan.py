@@ -18,7 +18,7 @@ from ..session.large_origins import LARGE_BYTES
 from ..session.large_origins import note as note_large
 from ..session.origins import origin
 from ..session.session import Session, next_id
-from .wrapping import make
+from .wrapping import layout_of, make
 
 MAX_PLANS: Final = 20_000
 _numbers = itertools.count(FIRST_PLAN)
@@ -34,7 +34,7 @@ class Plan:
     """``specs``: of new tensors, by number. ``returns``: None if the operator returns its one new tensor.
 
     ``changes``: the numbers of new specs that a call gives to some of its arguments. ``is_large``: whether a new
-    tensor is, so that its line is kept.
+    tensor is, so that its line is kept. ``native``: the same for ``native/remote.c``; None if Python has to run it.
     """
 
     __slots__ = (
@@ -48,13 +48,20 @@ class Plan:
         "changes",
         "is_large",
         "name",
+        "native",
         "number",
         "template",
     )
 
     def __init__(
-        self, template: Template, specs: tuple[int, ...], returns: Returns | None, changes: Mapping[Path, int]
+        self,
+        template: Template,
+        specs: tuple[int, ...],
+        returns: Returns | None,
+        changes: Mapping[Path, int],
+        same: int | None = None,
     ) -> None:
+        """``same``: without new tensors, the place of the argument that it returns; -1: it returns None."""
         self.number = next(_numbers)
         self.template, self.name = template, template.operator
         self._specs, self._returns, self.changes = specs, returns, changes
@@ -63,7 +70,17 @@ class Plan:
         self.is_large = any(_is_large(spec_of(spec)) for spec in specs)
         self._define = records.define(self.number, template.encode())
         self._known_by: list[weakref.ref[CommandStream]] = []
+        self.native = None if changes or self.is_large else self._native(same)
         _plans[self.number] = self
+
+    def _native(self, same: int | None) -> tuple[Any, ...] | None:
+        """Return the plan's number, its name, and what its new tensor is made of; or which argument it returns."""
+        if same is not None:
+            return (self.number, self.name, None if same < 0 else same)
+        if self._returns is not None:
+            return None
+        size, stride, offset, dtype, bits = layout_of(self._single)
+        return None if bits else (self.number, self.name, size, stride, offset, dtype, self._single)
 
     def run(
         self,
@@ -131,15 +148,15 @@ class PlanCache:
     def __init__(self, max_plans: int = MAX_PLANS) -> None:
         self.num_made = 0
         self._max_young = max(max_plans // 2, 1)
-        self._young: dict[tuple[Any, ...], Plan] = {}
+        self.young: dict[tuple[Any, ...], Plan] = {}
         self._old: dict[tuple[Any, ...], Plan] = {}
         self._lock = threading.Lock()  # one plan moves at a time
 
     def __len__(self) -> int:
-        return len(self._young) + len(self._old)
+        return len(self.young) + len(self._old)
 
     def get(self, key: tuple[Any, ...]) -> Plan | None:
-        plan = self._young.get(key)
+        plan = self.young.get(key)
         return self._move(key) if plan is None else plan
 
     def add(self, key: tuple[Any, ...], plan: Plan) -> None:
@@ -155,9 +172,9 @@ class PlanCache:
             plan = self._old.pop(key, None)
             if plan is not None:
                 self._put(key, plan)
-        return plan or self._young.get(key)
+        return plan or self.young.get(key)
 
     def _put(self, key: tuple[Any, ...], plan: Plan) -> None:
-        if len(self._young) >= self._max_young:
-            self._old, self._young = self._young, {}
-        self._young[key] = plan
+        if len(self.young) >= self._max_young:
+            self._old, self.young = self.young, {}
+        self.young[key] = plan

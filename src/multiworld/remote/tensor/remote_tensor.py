@@ -12,7 +12,7 @@ from ..session.open_connections import session_of
 from ..session.session import Session
 from . import conversion, copying
 from .devices import device_of, moved_to, new_tensor
-from .dispatch import dispatch
+from .fast import fastest_dispatch, fastest_giving_up
 from .flattening import flattened, unflattened
 from .foreseeing import meta_of
 from .gradients import grad_of, set_grad
@@ -36,13 +36,8 @@ class RemoteTensor(Tensor):
     _spec: int
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-    __torch_dispatch__ = classmethod(dispatch)  # type: ignore[assignment]
-
-    def __del__(self) -> None:
-        try:
-            self._session.free(self._id)
-        except AttributeError:  # it was never given an id
-            return
+    __torch_dispatch__ = classmethod(fastest_dispatch())
+    __del__ = fastest_giving_up()
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         values = values_of(self, "repr")

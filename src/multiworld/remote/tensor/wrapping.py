@@ -26,29 +26,31 @@ KEY: Final = _key
 KEYS: Final = torch._C.DispatchKeySet(KEY)
 _library: Final = torch.library.Library("_", "IMPL")  # type: ignore[no-untyped-call]  # lasts as long as the kernels
 _library.fallback(torch.library.fallthrough_kernel, KEY_NAME)  # type: ignore[no-untyped-call]
-_make = Tensor._make_wrapper_subclass
-_forbid_writes: Final = torch._C._set_throw_on_mutable_data_ptr
+make_wrapper: Final = Tensor._make_wrapper_subclass
+forbid_writes: Final = torch._C._set_throw_on_mutable_data_ptr
 _layouts: Final[dict[int, tuple[Any, ...]]] = {}  # by the number of the spec
 
 
 def make(cls: type[Any], session: Session, spec_number: int, id_: int) -> Any:
     """Return a new tensor of that class for an id of a node."""
-    size, stride, offset, dtype, bits = _layouts.get(spec_number) or _layout(spec_number)
+    size, stride, offset, dtype, bits = layout_of(spec_number)
     if stride is None:  # PyTorch finds them itself, which is faster
-        tensor = _make(cls, size, dtype=dtype, device=LABEL, _extra_dispatch_keys=KEYS)
+        tensor = make_wrapper(cls, size, dtype=dtype, device=LABEL, _extra_dispatch_keys=KEYS)
     else:
-        tensor = _make(cls, size, stride, offset, dtype=dtype, device=LABEL, _extra_dispatch_keys=KEYS)
-    _forbid_writes(tensor)  # PyTorch's C++ would write at address 0
+        tensor = make_wrapper(cls, size, stride, offset, dtype=dtype, device=LABEL, _extra_dispatch_keys=KEYS)
+    forbid_writes(tensor)  # PyTorch's C++ would write at address 0
     for set_bit in bits:
         set_bit(tensor, True)
     tensor._session, tensor._id, tensor._spec = session, id_, spec_number
     return tensor
 
 
-def _layout(spec_number: int) -> tuple[Any, ...]:
-    size, stride, offset, dtype, _, conj, neg = spec_of(spec_number)
-    is_contiguous = offset == 0 and stride == contiguous_strides(size)
-    bits = ([torch._C._set_conj] if conj else []) + ([torch._C._set_neg] if neg else [])
-    layout = (size, None if is_contiguous else stride, offset or None, dtype, tuple(bits))
-    _layouts[spec_number] = layout
+def layout_of(spec_number: int) -> tuple[Any, ...]:
+    """Return size, strides or None, offset, dtype, and what sets the bits that it has."""
+    layout = _layouts.get(spec_number)
+    if layout is None:
+        size, stride, offset, dtype, _, conj, neg = spec_of(spec_number)
+        is_contiguous = offset == 0 and stride == contiguous_strides(size)
+        bits = ([torch._C._set_conj] if conj else []) + ([torch._C._set_neg] if neg else [])
+        layout = _layouts[spec_number] = (size, None if is_contiguous else stride, offset or None, dtype, tuple(bits))
     return layout
