@@ -6,7 +6,6 @@ time never passes here, so ``run_timers`` stands for the moment after which a ba
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -29,6 +28,7 @@ from multiworld.remote.session.session import Session
 from multiworld.remote.session.sync_points import SyncPoints
 from multiworld.remote.tensor.remote_tensor import RemoteTensor
 from multiworld.wire.progress.operation import Operation
+from multiworld.wire.progress.waiting import OperationCancelled, wait_async
 from multiworld.world.world import World
 
 PATIENCE_S = 30.0
@@ -60,12 +60,20 @@ class FakeWorld:
         self._came: dict[int, deque[Payload]] = {}
         self._pending: dict[int, deque[Operation[Payload]]] = {}
         self._late: dict[int, list[Payload]] = {}  # by tag, of what is kept back
+        self.interrupt_in = 0
+        """The wait of that number from now on is interrupted, as by Ctrl-C; 0: none."""
 
     @property
     def awaits_reply(self) -> bool:
         """Whether somebody waits for the answer to a request."""
         with self._lock:
             return any(waiting for tag, waiting in self._pending.items() if tag >= lanes.FIRST_REPLY)
+
+    @property
+    def holds_answers(self) -> bool:
+        """Whether the answer to a request is here, and nobody took it."""
+        with self._lock:
+            return any(came for tag, came in self._came.items() if tag >= lanes.FIRST_REPLY)
 
     def send_bytes(self, packed: bytearray, dst: int, tag: int) -> bool:
         self.start_send_tensors(torch.frombuffer(packed, dtype=torch.uint8), dst, tag, None)
@@ -81,10 +89,11 @@ class FakeWorld:
     def start_recv_tensors(self, src: int, tag: int, timeout_s: float | None) -> Operation[Payload]:
         with self._lock:
             if self._came.get(tag):
-                return Operation.succeeded(self._came[tag].popleft())
+                payload = self._came[tag].popleft()
+                return Operation.succeeded(payload, lambda: self._deliver(tag, payload))
             if self.error is not None:
                 raise self.error
-            operation: Operation[Payload] = Operation()
+            operation: Operation[Payload] = Operation(lambda: self._no_longer_waits(tag))
             self._pending.setdefault(tag, deque()).append(operation)
         return operation
 
@@ -101,16 +110,23 @@ class FakeWorld:
                 tensor.copy_(cast("Tensor", operation.result()))
             written.succeed(None)
 
-        self.start_recv_tensors(src, tag, timeout_s).add_callback(write)
+        receive = self.start_recv_tensors(src, tag, timeout_s)
+        written.on_cancel = lambda: receive.cancel_or_undo(OperationCancelled())
+        receive.add_callback(write)
         return written
 
     async def recv_tensors(self, src: int, tag: int) -> Payload:
-        return await asyncio.to_thread(self.blocking.recv_tensors, src, tag)
+        return await wait_async(self.start_recv_tensors(src, tag, None))
 
     async def recv(self, tensor: Tensor, src: int, tag: int) -> None:
-        await asyncio.to_thread(self.blocking.recv, tensor, src, tag)
+        await wait_async(self.start_recv(tensor, src, tag, None))
 
     def wait_thread(self, operation: Operation[Any], peer: int, timeout_s: float | None) -> Any:
+        if self.interrupt_in:
+            self.interrupt_in -= 1
+            if not self.interrupt_in:
+                operation.cancel_or_undo(OperationCancelled())
+                raise KeyboardInterrupt
         done = threading.Event()
         operation.add_callback(lambda _: done.set())
         assert done.wait(PATIENCE_S), "nothing came: was a record sent that nobody answers?"
@@ -154,6 +170,10 @@ class FakeWorld:
     def deliver_late(self, tag: int) -> None:
         for payload in self._late.pop(tag):
             self._deliver(tag, payload)
+
+    def _no_longer_waits(self, tag: int) -> None:
+        with self._lock:
+            self._pending.pop(tag, None)  # one at a time waits for an answer
 
     def _deliver(self, tag: int, payload: Payload) -> None:
         if tag in self._late:

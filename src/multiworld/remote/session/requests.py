@@ -16,6 +16,7 @@ from ..protocol import lanes
 from ..protocol.messages import TO_MASTER, Failed, Outcome, ToMaster
 from ..protocol.reply import read
 from .command_stream import CommandStream
+from .discarding import WasRead, discard_answer, was_abandoned
 from .lifetime import Lifetime, Link, reason_of
 from .origins import origin
 from .plainly import plainly
@@ -40,7 +41,8 @@ class Waited(NamedTuple):
 class Requests:
     """``check_alive`` raises for an operation and its line if the node is lost, or the connection ended here.
 
-    ``seen`` returns the error that somebody gets for a failure. Any thread.
+    ``seen`` returns the error that somebody gets for a failure. ``was_read`` tells the node that an answer was read in
+    its memory. Any thread.
     """
 
     def __init__(
@@ -50,9 +52,10 @@ class Requests:
         streams: Streams,
         check_alive: Callable[[str, str], None],
         seen: Callable[[Failed], RemoteError],
+        was_read: WasRead,
     ) -> None:
         self._number, self._life, self._streams = number, life, streams
-        self._check_alive, self._seen = check_alive, seen
+        self._check_alive, self._seen, self._was_read = check_alive, seen, was_read
         self.next = itertools.count(1).__next__
         """Returns a number for a request."""
 
@@ -116,10 +119,15 @@ class Requests:
 
     def reply_on(self, link: Link, waited: Waited) -> memoryview | ToMaster:
         """Receive the reply to a request; raise the failure that it tells, or the error of a broken world."""
-        received = start_and_wait(
-            lambda: link.world.start_recv_bytes(lanes.NODE, lanes.FIRST_REPLY + waited.request, None),
-            lambda receive: link.world.wait_thread(receive, lanes.NODE, None),
-        )
+        try:
+            received = start_and_wait(
+                lambda: link.world.start_recv_bytes(lanes.NODE, lanes.FIRST_REPLY + waited.request, None),
+                lambda receive: link.world.wait_thread(receive, lanes.NODE, None),
+            )
+        except BaseException as error:
+            if was_abandoned(error):
+                discard_answer(link, waited.request, self._was_read)
+            raise
         return self.read(bytes_of(received), waited)
 
     def read(self, reply: memoryview, waited: Waited) -> memoryview | ToMaster:

@@ -53,6 +53,7 @@ from ..protocol.reply import elements_in, read
 from ..protocol.specs import Spec
 from .command_queue import ignore
 from .command_stream import CommandStream, SessionStatistics
+from .discarding import discard_answer, discard_values, if_abandoned
 from .lifetime import Lifetime, Link, reason_of
 from .loader import Loader
 from .not_compiled import CompileProblems
@@ -112,7 +113,7 @@ class Session:
         self._life = Lifetime(self._look_again, self._note_loss, after)
         self._sync_points = sync_points
         self._death_was_seen = False
-        self.requests = Requests(number, self._life, self.streams, self._check_alive, self._seen)
+        self.requests = Requests(number, self._life, self.streams, self._check_alive, self._seen, self._was_read)
         self._memory = LargeMemory(lambda delay_s, call: self.world.later(delay_s, call))
         self.loader = Loader(self._life, self.streams, self.lock, self.statistics, self._tell_on)
         """Sends tensors to the node."""
@@ -257,7 +258,8 @@ class Session:
                 if isinstance(reply, InMemory):
                     return self._read(link, reply, spec, waited.request)
                 values = self._elements(spec)
-                link.bulk.blocking.recv(values, lanes.NODE, lanes.FIRST_REPLY + waited.request)
+                with if_abandoned(partial(discard_values, link, waited.request)):
+                    link.bulk.blocking.recv(values, lanes.NODE, lanes.FIRST_REPLY + waited.request)
                 return values
 
             values = self.requests.wait_for(waited, receive)
@@ -283,13 +285,17 @@ class Session:
                     await asyncio.to_thread(self._life.wait_back)
                 link = self.requests.usable_link(waited)
                 try:
-                    reply = self.requests.read(bytes_of(await link.world.recv_tensors(lanes.NODE, tag)), waited)
+                    with if_abandoned(partial(discard_answer, link, waited.request, self._was_read)):
+                        received = await link.world.recv_tensors(lanes.NODE, tag)
+                    reply = self.requests.read(bytes_of(received), waited)
                     if isinstance(reply, memoryview):
                         return elements_in(reply, spec)
                     if isinstance(reply, InMemory):
-                        return await asyncio.to_thread(self._read, link, reply, spec, waited.request)
+                        with if_abandoned(partial(self._was_read, link, waited.request)):  # no thread may have begun
+                            return await asyncio.to_thread(self._read, link, reply, spec, waited.request)
                     values = self._elements(spec)
-                    await link.bulk.recv(values, lanes.NODE, tag)
+                    with if_abandoned(partial(discard_values, link, waited.request)):
+                        await link.bulk.recv(values, lanes.NODE, tag)
                     return values
                 except RemoteError:
                     raise
@@ -307,7 +313,10 @@ class Session:
             link.memory.read(said.address, values)
             return values
         finally:
-            self._tell_on(link, Read(request=request), lanes.CONTROL)
+            self._was_read(link, request)
+
+    def _was_read(self, link: Link, request: int) -> None:
+        self._tell_on(link, Read(request=request), lanes.CONTROL)
 
     @plainly
     def _elements(self, spec: Spec) -> Tensor:
