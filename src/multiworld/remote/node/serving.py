@@ -152,7 +152,7 @@ class Session:
         self._number = options.number
         self._world = world
         functions = Functions(declared(options.calls))
-        self._shared = Shared(bulk, options.allowed, functions)
+        self._shared = Shared(world, bulk, options.allowed, functions)
         self._replies = Replies(world, bulk, self._shared)
         self._shared.peers.use(join, self._replies.tell)
         self._executor = Executor(0, self._shared, self._replies)

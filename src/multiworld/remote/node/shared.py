@@ -40,7 +40,9 @@ class Shared:
     ``master_reads``: the master reads large tensors in our memory, with ``accesses``.
     """
 
-    def __init__(self, bulk: World, allowed: Iterable[str] = ALLOWED, functions: Functions | None = None) -> None:
+    def __init__(
+        self, world: World, bulk: World, allowed: Iterable[str] = ALLOWED, functions: Functions | None = None
+    ) -> None:
         self.table: Table = {}
         self.streams = Streams(self.table)
         self.functions = Functions({}) if functions is None else functions
@@ -48,7 +50,7 @@ class Shared:
         self.is_dropping = False
         self.sending: list[Sending] = []
         self.peers = Peers()
-        self.bulk = bulk
+        self.world, self.bulk = world, bulk
         self.memory = LargeMemory(bulk.later)
         self.accesses = Accesses()
         self.master_reads = False
@@ -79,10 +81,10 @@ class Shared:
             self._keep(arrives.id, error)
             return Declined(id=arrives.id)
         if arrives.is_written:
-            receive = self.accesses.begin_write(arrives.id, elements)
+            receive, world = self.accesses.begin_write(arrives.id, elements), self.world
         else:
-            receive = self.bulk.start_recv(elements, lanes.MASTER, arrives.id, None)
-        self._keep(arrives.id, Arriving(partial(self._wait, receive, elements, spec)))
+            receive, world = self.bulk.start_recv(elements, lanes.MASTER, arrives.id, None), self.bulk
+        self._keep(arrives.id, Arriving(partial(_wait, world, receive, elements, spec)))
         return HasRoom(id=arrives.id, address=elements.data_ptr()) if arrives.is_written else None
 
     def _keep(self, id_: int, arrival: Arriving | Exception) -> None:
@@ -119,9 +121,11 @@ class Shared:
             if each.elements.untyped_storage()._cdata in storages:
                 each.wait()
 
-    def _wait(self, receive: Operation[None], elements: Tensor, spec: Spec) -> Tensor:
-        try:
-            self.bulk.wait_thread(receive, lanes.MASTER, None)
-        except MultiworldError as error:
-            raise RuntimeError(f"a tensor did not arrive: {error}") from error
-        return tensor_of(elements, spec).to(spec.device)
+
+def _wait(world: World, receive: Operation[None], elements: Tensor, spec: Spec) -> Tensor:
+    """``world``: where the elements come, or the word that they were written. This thread reads it meanwhile."""
+    try:
+        world.wait_thread(receive, lanes.MASTER, None)
+    except MultiworldError as error:
+        raise RuntimeError(f"a tensor did not arrive: {error}") from error
+    return tensor_of(elements, spec).to(spec.device)

@@ -89,8 +89,10 @@ class LargeTensors:
 
     def wait(self, link: Link, sending: Operation[None]) -> None:
         """Wait until it is sent, or given up. Raises the error of a world that is broken."""
+        is_written = any(each.operation is sending for each in list(self._written.values()))
+        world = link.world if is_written else link.bulk  # this thread reads where the node says that it has room
         try:
-            link.bulk.wait_thread(sending, lanes.NODE, None)
+            world.wait_thread(sending, lanes.NODE, None)
         except RequestCancelledError:
             return  # the node has no room: what needs the tensor gets that error
 

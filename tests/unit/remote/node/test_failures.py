@@ -9,9 +9,8 @@ import torch
 
 from multiworld.remote import NodeMemoryError, RemoteOperationError
 from multiworld.remote.master.node import Node
-from multiworld.remote.node import executor
+from multiworld.remote.node import executor, shared
 from multiworld.remote.node.failing import describe_failure
-from multiworld.remote.node.shared import Shared
 from multiworld.remote.node.table import Lost, Table, lose_written
 from multiworld.remote.protocol.messages import Failed
 
@@ -99,7 +98,7 @@ def test_a_large_tensor_that_cannot_be_taken_is_lost_and_the_node_goes_on(
 
     kept = fake.node.send(torch.ones(2))
     with monkeypatch.context() as patch:
-        patch.setattr(Shared, "_wait", wait)
+        patch.setattr(shared, "_wait", wait)
         lost = fake.node.send(torch.ones(100_000))
         for needs in (lost + 1, lost):
             with pytest.raises(RemoteOperationError, match=r"aten.add.Tensor failed .* did not arrive"):

@@ -40,7 +40,8 @@ def outcome_of(call: Callable[[], object], before_the_end: Callable[[], object])
 
 @pytest.fixture
 def shared() -> Shared:
-    return Shared(cast("World", fake_pair()[0]))
+    world = cast("World", fake_pair()[0])
+    return Shared(world, world)
 
 
 def test_a_record_waits_for_the_news_of_its_large_tensor(shared: Shared) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from multiworld.remote import large_memory
 from multiworld.remote.errors import NodeDeadError, NodeMemoryError
 from multiworld.remote.large_memory import LargeMemory
 from multiworld.remote.peer_memory import MIN_BYTES
+from multiworld.wire.progress.operation import Operation
 
 from ..fake_node import PATIENCE_S, FakeNode, remote_of, values
 
@@ -24,11 +26,17 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNode]:
     with FakeNode(reads_memory=True) as node:
         for bulk in (node.bulk, node.bulk.peer):
             monkeypatch.setattr(bulk, "start_send_tensors", refuse)
+            monkeypatch.setattr(bulk, "wait_thread", result_of)
         yield node
 
 
 def refuse(*_: object) -> None:
     raise AssertionError("a large tensor went over the world")
+
+
+def result_of(operation: Operation[Any], *_: object) -> Any:
+    assert operation.done, "a thread waits for a large tensor, and does not read the news of it"
+    return operation.result()
 
 
 def test_they_come_and_go(fake: FakeNode) -> None:
