@@ -9,6 +9,7 @@ from typing import Final
 
 from ...errors import MultiworldError
 from ..errors import NodeDeadError, RemoteOperationError
+from ..session.lifetime import reason_of
 from .node_recovery import NodeRecovery
 from .schedule import Schedule
 
@@ -43,7 +44,9 @@ class Keeper:
             except RemoteOperationError:  # as of too little memory
                 raise
             except MultiworldError as error:
-                raise NodeDeadError(self.recovery.session.number, "a snapshot", "recoverable()", str(error)) from None
+                raise NodeDeadError(
+                    self.recovery.session.number, "a snapshot", "recoverable()", reason_of(error)
+                ) from None
 
     def close(self) -> None:
         """Take no more snapshots; the node is as any other now. One that is being taken is not waited for."""

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from multiworld.errors import PeerStoppedError
 from multiworld.remote import DeclaredCall, NodeDeadError, NodeReturnsError, NotReplayableWarning, RemoteOperationError
 from multiworld.remote.capturing.capture import capture
 from multiworld.remote.node.executor import Executor
@@ -504,6 +505,19 @@ def test_the_end_of_recovery_and_of_the_node_end_the_wait_for_a_shorter_log(fake
     recovery.close()
     thread.join(30)
     assert [isinstance(each, NodeDeadError) for each in outcomes] == [end == "loss"]
+
+
+def test_a_snapshot_of_a_lost_node_says_why_it_is_lost_without_advice_for_worlds(fake: FakeNode) -> None:
+    recovery = NodeRecovery(fake.session, max_bytes=MAX_LOG_BYTES)
+    keeper = Keeper(recovery, Schedule(3600.0, max_log_bytes=MAX_LOG_BYTES), 60.0, threading.Event())
+
+    def lost() -> None:
+        raise PeerStoppedError("remote-1", 1, 1, "its process has been stopped for 2.0 s")
+
+    recovery.take_snapshot = lost  # type: ignore[method-assign]
+    with pytest.raises(NodeDeadError, match=r"node 1, which is lost: it is stopped: its process has been") as caught:
+        keeper.snapshot()
+    assert "world" not in str(caught.value)
 
 
 def test_a_log_that_became_full_during_a_snapshot_is_cut_again_at_once(fake: FakeNode) -> None:
