@@ -357,6 +357,10 @@ class World(WorldOperations):
         if channel is not None:
             channel.prepare(peer)
 
+    async def wait_async(self, operation: Operation[T], peer: int | None = None) -> T:
+        """Await an operation that is done by what comes from a peer, or from any: the loop reads that itself."""
+        return await self._wait(operation, peer)
+
     async def _wait(self, operation: Operation[T], peer: int | None = None) -> T:
         channel = self._channel
         if operation.done:

@@ -21,7 +21,6 @@ from multiworld.remote.master.node import Node
 from multiworld.remote.node import serving
 from multiworld.remote.node.peers import Join, refuse_to_join
 from multiworld.remote.node.serving import NodeOptions
-from multiworld.remote.protocol import lanes
 from multiworld.remote.protocol.calls import DeclaredCall
 from multiworld.remote.protocol.messages import Welcome
 from multiworld.remote.session.session import Session
@@ -63,18 +62,6 @@ class FakeWorld:
         self.interrupt_in = 0
         """The wait of that number from now on is interrupted, as by Ctrl-C; 0: none."""
 
-    @property
-    def awaits_reply(self) -> bool:
-        """Whether somebody waits for the answer to a request."""
-        with self._lock:
-            return any(waiting for tag, waiting in self._pending.items() if tag >= lanes.FIRST_REPLY)
-
-    @property
-    def holds_answers(self) -> bool:
-        """Whether the answer to a request is here, and nobody took it."""
-        with self._lock:
-            return any(came for tag, came in self._came.items() if tag >= lanes.FIRST_REPLY)
-
     def send_bytes(self, packed: bytearray, dst: int, tag: int) -> bool:
         self.start_send_tensors(torch.frombuffer(packed, dtype=torch.uint8), dst, tag, None)
         return True
@@ -114,6 +101,9 @@ class FakeWorld:
         written.on_cancel = lambda: receive.cancel_or_undo(OperationCancelled())
         receive.add_callback(write)
         return written
+
+    async def wait_async(self, operation: Operation[Any], peer: int) -> Any:
+        return await wait_async(operation)
 
     async def recv_tensors(self, src: int, tag: int) -> Payload:
         return await wait_async(self.start_recv_tensors(src, tag, None))

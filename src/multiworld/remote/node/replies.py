@@ -29,21 +29,20 @@ class Replies:
         self._send(bytearray(TO_MASTER.encode(message)), lanes.NEWS)
 
     def say(self, request: int, message: ToMaster) -> None:
-        self._send(with_message(message), lanes.FIRST_REPLY + request)
+        self._send(with_message(request, message), lanes.REPLIES)
 
     def fail(self, request: int, failed: Failed) -> None:
         self.say(request, failed)
 
     def answer(self, request: int, content: bytes) -> None:
         """Send bytes that are no message."""
-        self._send(with_elements(content), lanes.FIRST_REPLY + request)
+        self._send(with_elements(request, content), lanes.REPLIES)
 
     def send(self, request: int, tensor: Tensor) -> None:
         """Send the elements of a tensor. Raises RuntimeError for a tensor that has none to send."""
         elements, _ = elements_of(tensor)
-        tag = lanes.FIRST_REPLY + request
         if elements.nbytes <= lanes.INLINE_BYTES:
-            self._send(with_elements(memory_of(elements)), tag)
+            self._send(with_elements(request, memory_of(elements)), lanes.REPLIES)
             return
         if self._shared.master_reads and elements.nbytes >= MIN_BYTES:
             reading = self._shared.accesses.begin_read(request)
@@ -51,7 +50,7 @@ class Replies:
             self.say(request, InMemory(address=elements.data_ptr(), num_bytes=elements.nbytes))
             return
         with suppress(MultiworldError):
-            sending = self._bulk.start_send_tensors(elements, lanes.MASTER, tag, None)
+            sending = self._bulk.start_send_tensors(elements, lanes.MASTER, lanes.FIRST_ELEMENTS + request, None)
             wait = partial(self._bulk.wait_for, sending, lanes.MASTER, None)
             self._shared.note_sending(elements, sending, wait)
             self.say(request, Sends(num_bytes=elements.nbytes))

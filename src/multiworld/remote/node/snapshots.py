@@ -130,7 +130,7 @@ class Snapshots:
                 each.drop()
 
     def _send_parts(self, parts: list[Tensor], request: int) -> None:
-        sending = self._shared.bulk.start_send_tensors(parts, lanes.MASTER, lanes.FIRST_REPLY + request, None)
+        sending = self._shared.bulk.start_send_tensors(parts, lanes.MASTER, lanes.FIRST_ELEMENTS + request, None)
         self._shared.bulk.wait_thread(sending, lanes.MASTER, None)
 
     def _restore(self, body: bytes) -> None:
@@ -148,7 +148,7 @@ class Snapshots:
     def _received(self, request: int, manifest: Manifest) -> list[tuple[Tensor, StoredMemory]]:
         memories = [torch.empty(stored.num_bytes, dtype=torch.uint8) for stored in manifest.memories]
         for chunk in chunks([len(memory) for memory in memories]):
-            receive = self._shared.bulk.start_recv_tensors(lanes.MASTER, lanes.FIRST_REPLY + request, None)
+            receive = self._shared.bulk.start_recv_tensors(lanes.MASTER, lanes.FIRST_ELEMENTS + request, None)
             self._shared.bulk.wait_for(receive, lanes.MASTER, None)
             for part, values in zip(chunk, receive.result(), strict=True):
                 memories[part.memory][part.begin : part.end] = values

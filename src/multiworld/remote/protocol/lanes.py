@@ -15,10 +15,12 @@ ARRIVALS: Final = 3
 """From the master: a large tensor comes over the bulk lane."""
 CONTROL: Final = 4
 """From the master: what does not wait for the commands before it."""
+REPLIES: Final = 5
+"""From the node: each reply says which request it is to."""
 FIRST_STREAM: Final = 16
 """Commands of stream N have the tag FIRST_STREAM + N."""
-FIRST_REPLY: Final = 1 << 32
-"""The reply to request N has the tag FIRST_REPLY + N, in the world of commands and in that of large tensors."""
+FIRST_ELEMENTS: Final = 1 << 32
+"""The elements that are the reply to request N have the tag FIRST_ELEMENTS + N in the world of large tensors."""
 
 INLINE_BYTES: Final = 32 * 1024
 """Tensors up to this size travel within the commands and the replies; larger ones in the world of large tensors."""

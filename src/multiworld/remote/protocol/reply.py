@@ -1,10 +1,11 @@
 """How a node answers a request: a head, and behind it the elements of a small tensor, or a message. Pure of IO.
 
-The head has 16 bytes, so that elements of any dtype lie where a processor expects them.
+The head says which request it is to. It has 16 bytes, so that elements of any dtype lie where a processor expects them.
 """
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 import torch
@@ -14,28 +15,36 @@ from ...errors import ProtocolError
 from .messages import TO_MASTER, ToMaster
 from .specs import Spec
 
-HEAD_BYTES: Final = 16
-_ELEMENTS: Final = b"\x01".ljust(HEAD_BYTES, b"\x00")
-_MESSAGE: Final = b"\x02".ljust(HEAD_BYTES, b"\x00")
+HEAD: Final = struct.Struct("<QQ")
+_ELEMENTS: Final = 1
+_MESSAGE: Final = 2
 
 
-def with_elements(memory: memoryview | bytes) -> bytearray:
+def with_elements(request: int, memory: memoryview | bytes) -> bytearray:
     """Return a reply that holds the elements of a tensor."""
-    return bytearray().join((_ELEMENTS, memory))
+    return bytearray().join((HEAD.pack(_ELEMENTS, request), memory))
 
 
-def with_message(message: ToMaster) -> bytearray:
-    return bytearray(_MESSAGE + TO_MASTER.encode(message))
+def with_message(request: int, message: ToMaster) -> bytearray:
+    return bytearray(HEAD.pack(_MESSAGE, request) + TO_MASTER.encode(message))
+
+
+def request_of(reply: memoryview) -> int:
+    """Raises ProtocolError."""
+    if len(reply) < HEAD.size:
+        raise ProtocolError(f"a reply of {len(reply)} bytes")
+    return int(HEAD.unpack_from(reply)[1])
 
 
 def read(reply: memoryview) -> memoryview | ToMaster:
     """Return the elements, or the message. Raises ProtocolError."""
-    head = bytes(reply[:HEAD_BYTES])
-    if head == _ELEMENTS:
-        return reply[HEAD_BYTES:]
-    if head == _MESSAGE:
-        return TO_MASTER.decode(reply[HEAD_BYTES:])
-    raise ProtocolError(f"a reply that begins with {head!r}")
+    request_of(reply)
+    kind = HEAD.unpack_from(reply)[0]
+    if kind == _ELEMENTS:
+        return reply[HEAD.size :]
+    if kind == _MESSAGE:
+        return TO_MASTER.decode(reply[HEAD.size :])
+    raise ProtocolError(f"a reply of the kind {kind}")
 
 
 def elements_in(memory: memoryview, spec: Spec) -> Tensor:

@@ -189,7 +189,7 @@ class NodeRecovery:
                     "there is none for copies of what is written",
                 )
         finally:
-            self._log.done(waited.request)
+            session.requests.close(waited.request)
         with self._replaced:
             self._snapshot = snapshot
             self._completed_at = time.monotonic()

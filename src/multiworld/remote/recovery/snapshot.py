@@ -35,7 +35,7 @@ class Snapshot:
         memories = _parts(self._memory, self._manifest)
         for chunk in chunks(_sizes(self._manifest)):
             parts = [memories[part.memory][part.begin : part.end] for part in chunk]
-            sending = link.bulk.start_send_tensors(parts, lanes.NODE, lanes.FIRST_REPLY + request, None)
+            sending = link.bulk.start_send_tensors(parts, lanes.NODE, lanes.FIRST_ELEMENTS + request, None)
             link.bulk.wait_thread(sending, lanes.NODE, None)
 
 
@@ -46,7 +46,7 @@ def receive(link: Link, request: int, position: int, encoded: bytes, allocate: A
     memory = allocate(manifest.num_bytes)
     memories = _parts(memory, manifest)
     for chunk in chunks(_sizes(manifest)):
-        receive = link.bulk.start_recv_tensors(lanes.NODE, lanes.FIRST_REPLY + request, None)
+        receive = link.bulk.start_recv_tensors(lanes.NODE, lanes.FIRST_ELEMENTS + request, None)
         values = link.bulk.wait_thread(receive, lanes.NODE, None)
         assert isinstance(values, list)
         if [len(each) for each in values] != [part.end - part.begin for part in chunk]:

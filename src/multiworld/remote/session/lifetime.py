@@ -16,17 +16,18 @@ from ...errors import (
 )
 from ...world.world import World
 from ..peer_memory import PeerMemory
+from .answers import Answers
 from .recovering import Recovery
 
 
 class Link:
     """The two worlds of a node in one generation. ``lost``: whether one of them broke.
 
-    ``memory``: the node's, if large tensors are read and written there.
+    ``answers``: what the node replies. ``memory``: the node's, if large tensors are read and written there.
     """
 
-    def __init__(self, world: World, bulk: World) -> None:
-        self.world, self.bulk = world, bulk
+    def __init__(self, world: World, bulk: World, answers: Answers) -> None:
+        self.world, self.bulk, self.answers = world, bulk, answers
         self.memory: PeerMemory | None = None
         self.lost = False  # guarded by the lifetime's lock
 
@@ -66,9 +67,9 @@ class Lifetime:
         assert self.link is not None
         return self.link
 
-    def use(self, world: World, bulk: World) -> Link:
+    def use(self, world: World, bulk: World, answers: Answers) -> Link:
         """These are the worlds of the node from now on."""
-        link = self.link = Link(world, bulk)
+        link = self.link = Link(world, bulk, answers)
         self.generation = max(self.generation + 1, world.generation)  # a new process at an address counts from 0
         world.on_broken(lambda: self._broke(link, world, "the connection was closed"))
         bulk.on_broken(lambda: self._broke(link, bulk, "the connection for large tensors was closed"))

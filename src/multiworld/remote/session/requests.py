@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from ...errors import MultiworldError
 from ...wire.progress.waiting import start_and_wait
 from ..errors import NodeReturnsError, RemoteError
-from ..lane import bytes_of
 from ..protocol import lanes
 from ..protocol.messages import TO_MASTER, Failed, Outcome, ToMaster
 from ..protocol.reply import read
 from .command_stream import CommandStream
-from .discarding import WasRead, discard_answer, was_abandoned
 from .lifetime import Lifetime, Link, reason_of
 from .origins import origin
 from .plainly import plainly
@@ -41,8 +38,7 @@ class Waited(NamedTuple):
 class Requests:
     """``check_alive`` raises for an operation and its line if the node is lost, or the connection ended here.
 
-    ``seen`` returns the error that somebody gets for a failure. ``was_read`` tells the node that an answer was read in
-    its memory. Any thread.
+    ``seen`` returns the error that somebody gets for a failure. Any thread.
     """
 
     def __init__(
@@ -52,12 +48,17 @@ class Requests:
         streams: Streams,
         check_alive: Callable[[str, str], None],
         seen: Callable[[Failed], RemoteError],
-        was_read: WasRead,
     ) -> None:
         self._number, self._life, self._streams = number, life, streams
-        self._check_alive, self._seen, self._was_read = check_alive, seen, was_read
-        self.next = itertools.count(1).__next__
-        """Returns a number for a request."""
+        self._check_alive, self._seen = check_alive, seen
+        self._next = itertools.count(1).__next__
+        self._open: set[int] = set()
+
+    def next(self) -> int:
+        """Return a number for a request; its reply is kept until ``close``."""
+        request = self._next()
+        self._open.add(request)
+        return request
 
     def ask_for(
         self,
@@ -83,7 +84,7 @@ class Requests:
     @plainly
     def wait_for(self, waited: Waited, receive: Callable[[Link], T]) -> T:
         """Return what ``receive`` returns; it is called again when a lost node was made anew."""
-        with self.waiting(waited):
+        try:
             while True:
                 if self._life.away is not None:
                     self._life.wait_back()
@@ -94,15 +95,19 @@ class Requests:
                     raise
                 except MultiworldError as error:
                     self.interrupted(link, error, waited)
-
-    @contextmanager
-    def waiting(self, waited: Waited) -> Iterator[None]:
-        """Meanwhile a node that is made anew answers this request."""
-        try:
-            yield
         finally:
-            if self._life.recovery is not None:
-                self._life.recovery.done(waited.request)
+            self.close(waited.request)
+
+    def is_open(self, request: int) -> bool:
+        """Whether somebody waits for the reply to a request, or is about to."""
+        return request in self._open
+
+    def close(self, request: int) -> None:
+        """Nobody waits for the reply any more; a node that is made anew does not answer this request."""
+        self._open.discard(request)
+        self._life.present_link.answers.close(request)
+        if self._life.recovery is not None:
+            self._life.recovery.done(request)
 
     def usable_link(self, waited: Waited) -> Link:
         """Raises NodeDeadError, ConnectionEndedError."""
@@ -118,17 +123,12 @@ class Requests:
             raise NodeReturnsError(self._number, waited.operation, waited.line, self._life.away or reason_of(error))
 
     def reply_on(self, link: Link, waited: Waited) -> memoryview | ToMaster:
-        """Receive the reply to a request; raise the failure that it tells, or the error of a broken world."""
-        try:
-            received = start_and_wait(
-                lambda: link.world.start_recv_bytes(lanes.NODE, lanes.FIRST_REPLY + waited.request, None),
-                lambda receive: link.world.wait_thread(receive, lanes.NODE, None),
-            )
-        except BaseException as error:
-            if was_abandoned(error):
-                discard_answer(link, waited.request, self._was_read)
-            raise
-        return self.read(bytes_of(received), waited)
+        """Wait for the reply to a request; raise the failure that it tells, or the error of a broken world."""
+        reply = start_and_wait(
+            lambda: link.answers.of(waited.request),
+            lambda coming: link.world.wait_thread(coming, lanes.NODE, None),
+        )
+        return self.read(reply, waited)
 
     def read(self, reply: memoryview, waited: Waited) -> memoryview | ToMaster:
         """Return what a reply says; raise the failure that it tells, which may be one of another stream."""

@@ -18,12 +18,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ...channel.payload.small_message import Received
 from ...errors import MultiworldError, ProtocolError
 from ...wire.progress.operation import Operation
 from ...world.world import World
 from ..errors import ConnectionEndedError, NodeDeadError, RemoteError
-from ..lane import bytes_of, listen
+from ..lane import listen
 from ..large_memory import LargeMemory
 from ..peer_memory import PeerMemory
 from ..protocol import lanes, records
@@ -51,9 +50,10 @@ from ..protocol.messages import (
 )
 from ..protocol.reply import elements_in, read
 from ..protocol.specs import Spec
+from .answers import Answers
 from .command_queue import ignore
 from .command_stream import CommandStream, SessionStatistics
-from .discarding import discard_answer, discard_values, if_abandoned
+from .discarding import discard_reply, discard_values, if_abandoned
 from .lifetime import Lifetime, Link, reason_of
 from .loader import Loader
 from .not_compiled import CompileProblems
@@ -113,7 +113,7 @@ class Session:
         self._life = Lifetime(self._look_again, self._note_loss, after)
         self._sync_points = sync_points
         self._death_was_seen = False
-        self.requests = Requests(number, self._life, self.streams, self._check_alive, self._seen, self._was_read)
+        self.requests = Requests(number, self._life, self.streams, self._check_alive, self._seen)
         self._memory = LargeMemory(lambda delay_s, call: self.world.later(delay_s, call))
         self.loader = Loader(self._life, self.streams, self.lock, self.statistics, self._tell_on)
         """Sends tensors to the node."""
@@ -125,7 +125,13 @@ class Session:
         with self.lock:
             self._on_hello = on_hello
             self.stream.use(world)
-            link = self._life.use(world, bulk)
+
+            def discard(request: int, reply: memoryview) -> None:
+                discard_reply(link, request, reply, self._was_read)
+
+            answers = Answers(self.requests.is_open, discard)
+            link = self._life.use(world, bulk, answers)
+        listen(world, lanes.REPLIES, lanes.NODE, answers.came, answers.ended)
         listen(world, lanes.NEWS, lanes.NODE, lambda message: self._heard(message, link))
 
     @property
@@ -259,7 +265,7 @@ class Session:
                     return self._read(link, reply, spec, waited.request)
                 values = self._elements(spec)
                 with if_abandoned(partial(discard_values, link, waited.request)):
-                    link.bulk.blocking.recv(values, lanes.NODE, lanes.FIRST_REPLY + waited.request)
+                    link.bulk.blocking.recv(values, lanes.NODE, lanes.FIRST_ELEMENTS + waited.request)
                 return values
 
             values = self.requests.wait_for(waited, receive)
@@ -278,16 +284,14 @@ class Session:
 
     async def _fetched(self, id_: int, spec: Spec, line: str) -> Tensor:
         waited = self.requests.ask_for(lambda request: records.fetch(id_, request), "fetched", line)
-        tag = lanes.FIRST_REPLY + waited.request
-        with self.requests.waiting(waited):
+        try:
             while True:
                 if self.away is not None:
                     await asyncio.to_thread(self._life.wait_back)
                 link = self.requests.usable_link(waited)
                 try:
-                    with if_abandoned(partial(discard_answer, link, waited.request, self._was_read)):
-                        received = await link.world.recv_tensors(lanes.NODE, tag)
-                    reply = self.requests.read(bytes_of(received), waited)
+                    coming = link.answers.of(waited.request)
+                    reply = self.requests.read(await link.world.wait_async(coming, lanes.NODE), waited)
                     if isinstance(reply, memoryview):
                         return elements_in(reply, spec)
                     if isinstance(reply, InMemory):
@@ -295,12 +299,14 @@ class Session:
                             return await asyncio.to_thread(self._read, link, reply, spec, waited.request)
                     values = self._elements(spec)
                     with if_abandoned(partial(discard_values, link, waited.request)):
-                        await link.bulk.recv(values, lanes.NODE, tag)
+                        await link.bulk.recv(values, lanes.NODE, lanes.FIRST_ELEMENTS + waited.request)
                     return values
                 except RemoteError:
                     raise
                 except MultiworldError as error:
                     self.requests.interrupted(link, error, waited)
+        finally:
+            self.requests.close(waited.request)
 
     def _read(self, link: Link, said: InMemory, spec: Spec, request: int) -> Tensor:
         """Read the elements of a tensor in the memory of the node. Raises PeerMemoryError."""
@@ -386,18 +392,15 @@ class Session:
         """Have ``take`` called with what the node says of itself, on whichever thread that comes; a lost node says no
         more."""
         request = self.requests.next()
-        try:
-            receive = self.world.start_recv_bytes(lanes.NODE, lanes.FIRST_REPLY + request, None)
-        except MultiworldError:
-            return
 
-        def came(receive: Operation[Received]) -> None:
-            if receive.error is None:
-                said = read(bytes_of(receive.result()))
+        def came(coming: Operation[memoryview]) -> None:
+            self.requests.close(request)
+            if coming.error is None:
+                said = read(coming.result())
                 if isinstance(said, NodeStatistics):
                     take(said)
 
-        receive.add_callback(came)
+        self.link.answers.of(request).add_callback(came)
         self._tell(AskStatistics(request=request), lanes.CONTROL)
 
     def tell(self, message: ToNode) -> None:
@@ -424,8 +427,12 @@ class Session:
             for stream in streams
             if not stream.is_closed
         ]
-        for waited in asked:
-            self.requests.wait_for(waited, partial(self._executed, waited))
+        try:
+            for waited in asked:
+                self.requests.wait_for(waited, partial(self._executed, waited))
+        finally:
+            for waited in asked:
+                self.requests.close(waited.request)
         for stream in streams:
             if stream.last_position is not None:
                 stream.wait_confirmed(stream.last_position)

@@ -136,7 +136,7 @@ def test_a_wait_that_is_to_raise_raises_and_loses_nothing(fake: FakeNode) -> Non
     values(x)
     fake.there._executor.execute = lambda batch: None  # type: ignore[method-assign]
     thread, outcomes = in_thread(lambda: values(x.add_(1)))
-    while not fake.world.awaits_reply:
+    while not fake.session.link.answers.are_awaited:
         threading.Event().wait(0.001)
     fake.lose()
     thread.join(10)
