@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from ..errors import ReasonError
+from ..errors import ProtocolError, ReasonError
 
 MIN_BYTES: Final = 1024 * 1024
 """Smaller tensors go over the channel: it takes them faster than the two processes can agree on an address."""
@@ -44,6 +44,16 @@ class Mark:
     def text(self) -> str:
         return self._bytes.hex()
 
+    def show(self, mark: str) -> None:
+        """Show these bytes in place of the present ones. Raises ProtocolError for what can't be a mark."""
+        try:
+            shown = bytes.fromhex(mark)
+        except ValueError:
+            shown = b""
+        if len(shown) != MARK_BYTES:
+            raise ProtocolError(f"{mark[:100]!r} is no mark: {MARK_BYTES} bytes in hex are needed")
+        ctypes.memmove(self.address, shown, MARK_BYTES)
+
     def erase(self) -> None:
         """From now on the other process discards what it reads."""
         ctypes.memset(self.address, 0, MARK_BYTES)
@@ -66,6 +76,14 @@ class PeerMemory:
         except PeerMemoryError:
             return None
         return memory
+
+    def demand_mark(self) -> str:
+        """Return a new mark for the peer to show. Until it does, nothing is written, and what is read does not count.
+
+        A peer that named another process, where it knew some bytes, can't show it there.
+        """
+        self._mark = secrets.token_hex(MARK_BYTES)
+        return self._mark
 
     def read(self, address: int, target: Tensor) -> None:
         """Copy what is at an address of the peer into a tensor. Raises PeerMemoryError.

@@ -246,11 +246,14 @@ class FakeNode:
 
     def _start(self, theirs: FakeWorld, their_bulk: FakeWorld, greeted: threading.Event) -> None:
         self.there = serving.Session(self._options, cast("World", theirs), cast("World", their_bulk), self._join)
-        self.session.tell(Welcome(number=self._options.number, reads_memory=self._reads_memory))
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._serve, name=f"fake-node-{self._options.number}", daemon=True)
         self._thread.start()
         assert greeted.wait(PATIENCE_S)
+        memory = self.session.link.memory
+        assert (memory is not None) == self._reads_memory
+        mark = "" if memory is None else memory.demand_mark()
+        self.session.tell(Welcome(number=self._options.number, mark=mark))
 
     def __enter__(self) -> FakeNode:
         return self

@@ -8,6 +8,7 @@ import socket
 import pytest
 import torch
 
+from multiworld.errors import ProtocolError
 from multiworld.remote.peer_memory import CHUNK_BYTES, Mark, PeerMemory, PeerMemoryError
 
 HOST = socket.gethostname()
@@ -48,6 +49,28 @@ def test_nothing_counts_once_the_mark_is_erased() -> None:
     with pytest.raises(PeerMemoryError, match="it has ended"):
         memory.write(theirs.data_ptr(), torch.ones(8))
     assert theirs.sum() == 0
+
+
+def test_a_process_that_does_not_show_the_mark_that_is_demanded_is_another_one() -> None:
+    mark, theirs = Mark(), torch.zeros(8)
+    memory = memory_with(mark)
+    demanded = memory.demand_mark()
+    with pytest.raises(PeerMemoryError, match="is another process"):
+        memory.read(theirs.data_ptr(), torch.empty(8))
+    with pytest.raises(PeerMemoryError, match="is another process"):
+        memory.write(theirs.data_ptr(), torch.ones(8))
+    assert theirs.sum() == 0
+    mark.show(demanded)
+    memory.write(theirs.data_ptr(), torch.ones(8))
+    assert theirs.sum() == 8
+
+
+@pytest.mark.parametrize("mark", ["", "00", "0" * 34, "xx" * 16])
+def test_what_can_not_be_a_mark_is_refused(mark: str) -> None:
+    shown = Mark()
+    with pytest.raises(ProtocolError, match="is no mark: 16 bytes in hex"):
+        shown.show(mark)
+    memory_with(shown).check()
 
 
 def test_errors_say_what_happened() -> None:

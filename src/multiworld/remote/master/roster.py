@@ -168,9 +168,9 @@ class Roster:
             session.tell(Refused(reason=reason))
             await world.leave(LEAVE_S)  # it has to hear this
             raise ConnectError(f"node {number} on {said.host}: {reason}")
-        session.tell(
-            Welcome(number=number, num_threads=self._num_threads, reads_memory=session.link.memory is not None)
-        )
+        memory = session.link.memory
+        mark = "" if memory is None else memory.demand_mark()
+        session.tell(Welcome(number=number, num_threads=self._num_threads, mark=mark))
         return session
 
 

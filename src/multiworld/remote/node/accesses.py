@@ -24,6 +24,15 @@ class Accesses:
         self._writes: dict[int, tuple[Operation[None], Tensor]] = {}  # by id
         self._is_over = False
 
+    def show(self, mark: str) -> None:
+        """Put what the master demands in place of the mark: it sees that this is the process that it talks to.
+
+        Raises ProtocolError for what can't be a mark.
+        """
+        with self._lock:
+            if not self._is_over:
+                self.mark.show(mark)
+
     def begin_read(self, request: int) -> Operation[None]:
         """The master reads a tensor, which the caller keeps. Done when it has read it, or is lost."""
         with self._lock:

@@ -178,7 +178,7 @@ class Session:
         world = self._world
         self._replies.tell(hello_of_this_process(self._shared.functions.declared.values(), self._shared.accesses.mark))
         welcome = world.wait_thread(self._welcome, lanes.MASTER, None)
-        self._num_threads, self._shared.master_reads = welcome.num_threads, welcome.reads_memory
+        self._num_threads, self._shared.master_reads = welcome.num_threads, bool(welcome.mark)
         try:
             self.was_ended = self._execute(0, self._executor)
         except WorldBrokenError:
@@ -255,6 +255,8 @@ class Session:
     def _controlled(self, message: memoryview) -> None:
         said = TO_NODE.decode(message)
         if isinstance(said, Welcome):
+            if said.mark:
+                self._shared.accesses.show(said.mark)
             self._welcome.succeed(said)
         elif isinstance(said, Written):
             self._shared.accesses.was_written(said.id)

@@ -36,12 +36,13 @@ class NodeHello:
 class Welcome:
     """The master takes the node. ``number``: the node's; ``num_threads``: for its operations, 0: as it likes.
 
-    ``reads_memory``: it reads large tensors in the memory of the node, and writes them there.
+    ``mark``: random bytes, in hex, that the node puts in place of its own before it does anything else: the master then
+    reads large tensors in its memory, and writes them there. Empty: it does not.
     """
 
     number: int
     num_threads: int = 0
-    reads_memory: bool = False
+    mark: str = ""
 
 
 @message("refused")

@@ -57,3 +57,17 @@ def test_what_begins_after_the_end_fails(monkeypatch: pytest.MonkeyPatch) -> Non
     open_.end()
     assert open_.begin_read(1).error is not None
     assert open_.begin_write(1, torch.zeros(3)).error is not None
+
+
+def test_the_mark_that_the_master_demands_is_shown_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accesses, "_given_up", [])
+    open_ = Accesses()
+    memory = PeerMemory.of(os.getpid(), socket.gethostname(), open_.mark.text, open_.mark.address)
+    assert memory is not None
+    demanded = memory.demand_mark()
+    open_.show(demanded)
+    memory.check()
+    open_.end()
+    open_.show(demanded)
+    with pytest.raises(PeerMemoryError):
+        memory.check()

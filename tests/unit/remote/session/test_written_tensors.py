@@ -128,3 +128,13 @@ def test_without_memory_here_the_node_learns_that_nobody_reads(fake: FakeNode, m
     monkeypatch.undo()
     there.add_(1)
     assert values(there).sum() == 2 * NUM
+
+
+def test_a_node_that_names_another_process_is_given_up(fake: FakeNode) -> None:
+    there = fake.node.send(torch.ones(NUM))
+    memory = fake.session.link.memory
+    assert memory is not None
+    memory.demand_mark()  # as if the bytes at its address did not follow what the master demands
+    with pytest.raises(NodeDeadError, match="is another process"):
+        values(there)
+    fake.lose()  # a timer would abort its worlds; none runs here
