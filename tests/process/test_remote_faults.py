@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import subprocess
@@ -93,7 +94,7 @@ def test_others_lose_nothing_when_a_node_is_killed_and_its_replacement_has_the_n
     assert (lost.node, lost.generation, joined.generation) == (1, generation, generation + 1)
 
 
-def test_a_stopped_node_is_lost_after_its_lease(nodes: Nodes) -> None:
+def test_a_stopped_node_is_lost_after_its_lease(nodes: Nodes, caplog: pytest.LogCaptureFixture) -> None:
     x = nodes[2].ones(3)
     assert x.sum().item() == 3
     os.kill(nodes[2].pid, signal.SIGSTOP)
@@ -101,6 +102,10 @@ def test_a_stopped_node_is_lost_after_its_lease(nodes: Nodes) -> None:
     with pytest.raises(NodeDeadError, match="it is stopped"):
         x.fetch()
     assert time.monotonic() - stopped < scaled(LEASE_S + 2)
+    nodes[2].wait_alive(scaled(30))
+    warnings = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    (warning,) = [each for each in warnings if "lost" in each]
+    assert warning.startswith("node 2 is lost: it is stopped")
     assert nodes[3].ones(3).sum().item() == 3
 
 

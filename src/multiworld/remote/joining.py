@@ -1,4 +1,4 @@
-"""The second of the two worlds that master and node share: it is given up as soon as the first one breaks."""
+"""The two worlds that master and node share: the second is given up as soon as the first one breaks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from ..world.manager import WorldManager
 from ..world.world import World
+
+
+async def join_shared(
+    manager: WorldManager, name: str, rank: int, store: str | None, backend: str, timeout_s: float
+) -> World:
+    """Form one of the two. Its ranks mean nothing to people: the log of the manager does not warn of its loss."""
+    world = await manager.join(name, rank=rank, world_size=2, store=store, backend=backend, timeout_s=timeout_s)
+    world.is_inner = True
+    return world
 
 
 async def join_beside(first: World, join: Coroutine[Any, Any, World]) -> World:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from multiworld.errors import JoinTimeoutError, WorldBrokenError
-from multiworld.remote.joining import join_beside
+from multiworld.remote.joining import join_beside, join_shared
+from multiworld.world.manager import WorldManager
 from multiworld.world.world import World
 
 LOST = WorldBrokenError("first", 0, 0, "the peer died")
@@ -59,3 +61,13 @@ async def test_the_second_world_is_returned_and_its_error_raised() -> None:
     with pytest.raises(JoinTimeoutError):
         await join_beside(cast("World", First()), fail())
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_the_manager_does_not_warn_of_the_loss_of_a_shared_world() -> None:
+    class Manager:
+        async def join(self, name: str, **asked: object) -> SimpleNamespace:
+            return SimpleNamespace(name=name, is_inner=False, **asked)
+
+    world = await join_shared(cast("WorldManager", Manager()), "remote-3", 1, None, "auto", 5.0)
+    assert world.is_inner
+    assert (world.name, world.rank, world.world_size) == ("remote-3", 1, 2)

@@ -14,7 +14,7 @@ from ...errors import ChannelUnavailableError, JoinMismatchError, JoinRefusedErr
 from ...world.manager import WorldManager
 from ...world.world import World
 from ..errors import ConnectError
-from ..joining import join_beside
+from ..joining import join_beside, join_shared
 from ..protocol import lanes, messages
 from ..protocol.lanes import names_of
 from ..protocol.messages import NodeHello, Refused, Welcome
@@ -120,6 +120,9 @@ class Roster:
                 was_there = True
                 self._on_session(session)
                 await session.wait_lost()
+                reason = session.dead or session.away
+                if reason is not None:
+                    logger.warning("node %d is lost: %s. Other nodes go on.", session.number, reason)
                 self._on_lost(session)
                 lost = session
 
@@ -138,9 +141,7 @@ class Roster:
             raise
 
     async def _join(self, manager: WorldManager, name: str, place: NodePlace, backend: str) -> World:
-        return await manager.join(
-            name, rank=lanes.MASTER, world_size=2, store=place.store, backend=backend, timeout_s=JOIN_S
-        )
+        return await join_shared(manager, name, lanes.MASTER, place.store, backend, JOIN_S)
 
     async def _greet(self, number: int, world: World, bulk: World, returning: Session | None, after: int) -> Session:
         """Raises ConnectError for a node that does not fit."""

@@ -17,7 +17,7 @@ from ...process.facts import resident_bytes
 from ...wire.progress.operation import Operation
 from ...world.manager import WorldManager
 from ...world.world import World
-from ..joining import join_beside
+from ..joining import join_beside, join_shared
 from ..lane import Lane, listen
 from ..peer_memory import Mark
 from ..protocol import lanes, messages
@@ -125,7 +125,7 @@ def _serve_one(
         try:
             bulk = asyncio.run(join_beside(world, _join(bulk_manager, bulk_name, options, options.backend)))
         except (WorldBrokenError, WorldClosedError) as error:
-            logger.info("node %d lost its master while it came: %s", options.number, error)
+            logger.warning("node %d lost its master while it came: %s", options.number, error)
             return False
         worlds.append(bulk)
         session = Session(options, world, bulk, join_with(bulk_manager))
@@ -133,7 +133,7 @@ def _serve_one(
         try:
             session.run()
         except (WorldBrokenError, WorldClosedError) as error:  # closed here: the other world of the two broke first
-            logger.info("node %d lost its master: %s", options.number, error)
+            logger.warning("node %d lost its master: %s", options.number, error)
         finally:
             session.close()
     finally:
@@ -282,14 +282,7 @@ class Session:
 
 
 async def _join(manager: WorldManager, name: str, options: NodeOptions, backend: str) -> World:
-    return await manager.join(
-        name,
-        rank=lanes.NODE,
-        world_size=2,
-        store=options.store,
-        backend=backend,
-        timeout_s=JOIN_S,
-    )
+    return await join_shared(manager, name, lanes.NODE, options.store, backend, JOIN_S)
 
 
 def hello_of_this_process(calls: Iterable[DeclaredCall] = (), mark: Mark | None = None) -> NodeHello:
