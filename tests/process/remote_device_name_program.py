@@ -235,6 +235,8 @@ def unknown_nodes() -> None:
     for call in calls:
         with pytest.raises(remote.ConnectError, match="there is no node 7: the nodes are 1, 2"):
             call()
+    with pytest.raises(remote.ConnectError, match='"remote" without a number is node 0: write "remote:1"'):
+        torch.zeros(1, device="remote")
 
 
 def same_results(run: Callable[[Callable[[Any], Any]], list[Tensor]]) -> None:

@@ -8,6 +8,11 @@ from ..channel.registry import find_channel
 from .errors import ConnectError
 
 
+def bulk_backend(backend: str) -> str:
+    """Return the channel between the master and its nodes: NCCL moves nothing that is in the memory of a CPU."""
+    return "auto" if backend == "nccl" else backend
+
+
 def check_backend(backend: str) -> None:
     """Raises ValueError for a channel that is not there, ConnectError for one that does not work on this host."""
     if backend == "nccl":

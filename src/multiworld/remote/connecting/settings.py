@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..backends import bulk_backend
 from ..protocol.calls import DeclaredCall
 
 
@@ -20,5 +21,5 @@ class Settings:
 
     @property
     def bulk_backend(self) -> str:
-        """The channel between the master and its nodes: NCCL moves nothing that is in the memory of a CPU."""
-        return "auto" if self.backend == "nccl" else self.backend
+        """The channel between the master and its nodes."""
+        return bulk_backend(self.backend)

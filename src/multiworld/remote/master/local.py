@@ -16,7 +16,7 @@ from ...wire.endpoints.token import TOKEN_VARIABLE
 from ...world.launcher.launched import AGENT_VARIABLE, WORKER_VARIABLE
 from ...world.liveness import DEFAULT_LEASE_S
 from ...world.manager import WorldManager
-from ..backends import check_backend
+from ..backends import bulk_backend, check_backend
 from ..errors import ConnectError
 from ..protocol.calls import DeclaredCall, declared
 from .declaring import check_module, options_of
@@ -139,6 +139,7 @@ def local(
     if type(num_nodes) is not int or num_nodes < 1:
         raise ValueError(f"num_nodes={num_nodes!r}: expected a number from 1")
     check_backend(backend)
+    backend = bulk_backend(backend)
     known = tuple(declared(calls).values())
     for each in known:
         check_module(each)

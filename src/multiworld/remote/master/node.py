@@ -48,7 +48,7 @@ class Node:
         Its ``device`` is one of the node's: "cuda:1", or the index of a GPU. The master needs no such device.
         """
         function = getattr(torch, name, None) if not name.startswith("_") else None
-        if function is None:
+        if not callable(function):
             raise AttributeError(f"a node has no attribute {name!r}, and torch has no function of that name")
 
         def make(*args: Any, device: int | str | torch.device | None = None, **kwargs: Any) -> Any:

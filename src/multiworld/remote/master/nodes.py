@@ -91,7 +91,8 @@ class Nodes(Mapping[int, Node]):
         if self._beside is not None and number == self._beside.number:
             return self._start_beside(self._beside)
         known = ", ".join(str(each) for each in (*([self._beside.number] if self._beside else []), *self._nodes))
-        raise ConnectError(f"there is no node {number}: the nodes are {known or 'none'}")
+        hint = '. "remote" without a number is node 0: write "remote:1" for node 1' if number == 0 else ""
+        raise ConnectError(f"there is no node {number}: the nodes are {known or 'none'}{hint}")
 
     def __contains__(self, number: object) -> bool:
         return number in self._nodes or (self._beside is not None and number == self._beside.number)

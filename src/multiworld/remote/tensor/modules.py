@@ -12,7 +12,16 @@ from .remote_tensor import RemoteTensor
 
 
 def load(module: nn.Module, session: Session) -> nn.Module:
-    """Return the same module. A parameter that is shared stays shared; gradients come along."""
+    """Return the same module. A parameter that is shared stays shared; gradients come along.
+
+    Raises TypeError for what is no module.
+    """
+    if not isinstance(module, nn.Module):
+        given = f"the class {module.__name__}" if isinstance(module, type) else f"a {type(module).__name__}"
+        raise TypeError(
+            f"load takes a module, not {given}. nodes[{session.number}].send(tensor) sends a tensor, "
+            f'nodes[{session.number}].call("package.module:function") reads data that is on the node'
+        )
     moved: dict[int, Any] = {}
     for each in module.modules():
         for name, parameter in each._parameters.items():

@@ -42,6 +42,8 @@ def send(cls: type[Any], session: Session, tensor: Tensor, *, wait: bool = True)
         raise TypeError(f"send: a {type(tensor).__name__} is made of other tensors: send each of them")
     if tensor.layout is not torch.strided:
         raise UnsupportedOperationError("send", f"the tensor is {tensor.layout}", "Send tensor.to_dense()")
+    if tensor.is_quantized:
+        raise UnsupportedOperationError("send", "the tensor is quantized", "Send tensor.dequantize()")
     id_ = next_id()
     spec = session.loader.load(tensor, id_, wait=wait)
     return make(cls, session, number_of(spec), id_)

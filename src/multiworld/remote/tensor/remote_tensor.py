@@ -17,10 +17,11 @@ from .flattening import flattened, unflattened
 from .foreseeing import meta_of
 from .gradients import grad_of, set_grad
 from .legacy_new import new
-from .memory import memory_error, without_memory
+from .memory import TO_SAVE, memory_error, without_memory
 from .metadata import set_data
 from .moving import MASTER, Place, moved, values_of
 from .naming import DeviceName, named
+from .numpy_operands import array_ufunc
 from .storage import storage_of
 from .wrapping import LABEL
 
@@ -181,13 +182,14 @@ class RemoteTensor(Tensor):
             return values_of(self, "numpy").numpy(force=True)
         raise memory_error(self, "numpy()")
 
-    data_ptr = without_memory("data_ptr()")
+    data_ptr = without_memory("data_ptr()", TO_SAVE)
     const_data_ptr = without_memory("const_data_ptr()")
     mutable_data_ptr = without_memory("mutable_data_ptr()")
     pin_memory = without_memory("pin_memory()")
-    storage = without_memory("storage()")
+    storage = without_memory("storage()", TO_SAVE)
     share_memory_ = without_memory("share_memory_()")
     apply_ = without_memory("apply_()")
     __array__ = without_memory("numpy.asarray()")
+    __array_ufunc__ = array_ufunc
     __dlpack__ = without_memory("__dlpack__()")
     __dlpack_device__ = without_memory("__dlpack_device__()")

@@ -5,16 +5,47 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.testing._internal.two_tensor import TwoTensor
 
-from multiworld.remote.errors import PlaceMismatchError
+from multiworld.remote.errors import PlaceMismatchError, UnsupportedOperationError
 from multiworld.remote.master.node import Node
 from multiworld.remote.session.sync_points import no_sync
 from multiworld.remote.tensor.remote_tensor import RemoteTensor
+
+
+@pytest.mark.parametrize(
+    ("given", "named"), [("model.pt", "a str"), (torch.ones(2), "a Tensor"), (nn.Linear, "the class Linear")]
+)
+def test_what_is_no_module_can_not_be_loaded(node: Node, given: Any, named: str) -> None:
+    with pytest.raises(TypeError, match=rf"load takes a module, not {named}\. nodes\[1\]\.send"):
+        node.load(given)
+
+
+def test_a_module_comes_back_by_cpu(node: Node) -> None:
+    module = node.load(nn.Linear(2, 3)).cpu()
+    assert [type(each.data) for each in module.parameters()] == [Tensor, Tensor]
+    assert module(torch.ones(1, 2)).shape == (1, 3)
+
+
+def test_an_address_is_refused_with_the_way_to_save_a_module(node: Node) -> None:
+    with pytest.raises(UnsupportedOperationError, match=r"data_ptr\(\): .* module\.cpu\(\), as for save_pretrained"):
+        node.ones(2).data_ptr()
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize:UserWarning")
+def test_a_quantized_tensor_is_not_sent(node: Node) -> None:
+    with pytest.raises(UnsupportedOperationError, match=r"send: the tensor is quantized\. Send tensor\.dequantize"):
+        node.send(torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8))
+
+
+def test_what_pytorch_has_and_can_not_call_is_no_function_of_a_node(node: Node) -> None:
+    with pytest.raises(AttributeError, match="a node has no attribute 'float32'"):
+        node.float32  # noqa: B018
 
 
 def test_a_deep_copy_is_on_the_node_with_its_gradient_and_memory_of_its_own(node: Node) -> None:
