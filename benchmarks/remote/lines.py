@@ -62,11 +62,10 @@ def killed(options: argparse.Namespace) -> list[Line]:
 def copies(options: argparse.Namespace) -> list[Line]:
     lines: list[Line] = []
     for ours, peer, times in ((sides.OURS_TCP, sides.RPC_TCP, 1.0), (sides.OURS_SHM, sides.RPC_SHM, 1.5)):
-        found = _compare("copies", ours, (peer,), options, times=5)
+        found = _compare("copies", ours, (peer,), options, times=5, seconds=options.seconds)
         bounds = {peer.name: Bound.ratio_at_least(times)}
         lines += found.beside(f"64 MB sent, {ours.name}", "send", "GB/s", bounds)
         lines += found.beside(f"64 MB fetched, {ours.name}", "fetch", "GB/s", bounds)
-        found = _compare("meanwhile", ours, (peer,), options, seconds=options.seconds)
         what = f"a small round trip meanwhile, {ours.name}"
         lines.append(found.alone(what, "p50_s", "ms", Bound.at_most(1), scale=MS))
         lines.append(found.alone(f"{what}, p99", "p99_s", "ms", scale=MS))

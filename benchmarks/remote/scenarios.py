@@ -53,7 +53,7 @@ def round_trip(system: System, options: Mapping[str, float]) -> dict[str, float]
 
 
 def copies(system: System, options: Mapping[str, float]) -> dict[str, float]:
-    """Send and fetch 64 MB, ``times`` times."""
+    """Send and fetch 64 MB, ``times`` times; then the same for ``seconds`` beside small round trips."""
     tensor = torch.arange(BIG_BYTES // 4, dtype=torch.float32)
     sent, fetched = [], []
     for _ in range(int(options["times"]) + 1):
@@ -70,12 +70,12 @@ def copies(system: System, options: Mapping[str, float]) -> dict[str, float]:
         "fetch": median(rates["f"]),
         "send_best": max(rates["s"]),
         "fetch_best": max(rates["f"]),
+        **meanwhile(system, tensor, options["seconds"]),
     }
 
 
-def meanwhile(system: System, options: Mapping[str, float]) -> dict[str, float]:
-    """Make small round trips while another thread sends and fetches 64 MB without a pause."""
-    tensor = torch.ones(BIG_BYTES // 4)
+def meanwhile(system: System, tensor: torch.Tensor, seconds: float) -> dict[str, float]:
+    """Make small round trips while another thread sends and fetches a large tensor without a pause."""
     ended = threading.Event()
     failures: list[BaseException] = []
 
@@ -90,7 +90,7 @@ def meanwhile(system: System, options: Mapping[str, float]) -> dict[str, float]:
     system.add_and_fetch(NODE)
     thread = threading.Thread(target=copy)
     thread.start()
-    ends = time.perf_counter() + options["seconds"]
+    ends = time.perf_counter() + seconds
     took_s = [_timed(_one_call, system)]
     while time.perf_counter() < ends:
         took_s.append(_timed(_one_call, system))
@@ -121,7 +121,6 @@ SCENARIOS: dict[str, tuple[int, Scenario]] = {
     "operations": (2, operations),
     "round_trip": (2, round_trip),
     "copies": (2, copies),
-    "meanwhile": (2, meanwhile),
     "kill": (4, kill),
 }
 """How many nodes each needs, and what it does."""

@@ -179,24 +179,24 @@ def test_round_trips_have_percentiles() -> None:
 
 def test_a_copy_that_comes_back_changed_is_no_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.remote.scenarios.BIG_BYTES", 4096)
-    assert copies(PlayedNodes(), {"times": 1})["fetch"] > 0
+    assert copies(PlayedNodes(), {"times": 1, "seconds": 0.01})["fetch"] > 0
     nodes = PlayedNodes()
     monkeypatch.setattr(nodes, "fetch", lambda node: nodes.sent + 1)
     with pytest.raises(AssertionError, match="not what was sent"):
-        copies(nodes, {"times": 1})
+        copies(nodes, {"times": 1, "seconds": 0.01})
 
 
 def test_a_copy_that_fails_meanwhile_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.remote.scenarios.BIG_BYTES", 4096)
     nodes = PlayedNodes()
-    assert meanwhile(nodes, {"seconds": 0.01})["p50_s"] > 0
+    assert meanwhile(nodes, torch.ones(4), 0.01)["p50_s"] > 0
 
     def fail(node: int) -> torch.Tensor:
         raise DeadError
 
     monkeypatch.setattr(nodes, "fetch", fail)
     with pytest.raises(DeadError):
-        meanwhile(nodes, {"seconds": 0.01})
+        meanwhile(nodes, torch.ones(4), 0.01)
 
 
 def test_a_kill_is_timed_and_the_others_are_checked(
