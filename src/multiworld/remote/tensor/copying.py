@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import io
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import torch
@@ -37,4 +39,13 @@ def reduced(tensor: Any, protocol: int) -> Any:
         local = nn.Parameter(local, requires_grad=tensor.requires_grad)
     else:
         local.requires_grad_(tensor.requires_grad)
-    return local.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+    if get_spawning_popen() is None:
+        return local.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+    # An argument of a process that starts: PyTorch would pass shared memory, which nobody keeps open until then.
+    file = io.BytesIO()
+    torch.save(local, file)
+    return _loaded, (file.getvalue(),)
+
+
+def _loaded(saved: bytes) -> Any:
+    return torch.load(io.BytesIO(saved), weights_only=True)

@@ -23,6 +23,7 @@ def new(like: Any, args: tuple[Any, ...]) -> Any:
             return data.detach() if type(data) is type(like) else new_tensor(like, data, None, None, {})
         if isinstance(data, (list, tuple)):
             return new_tensor(like, data, None, None, {})
+    like._session.check_usable("new")  # a forked worker of a DataLoader comes here first
     raise UnsupportedOperationError(
         "new()",
         f"a tensor of node {like.get_node()} makes none of {', '.join(type(each).__name__ for each in args)}",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-from typing import Any
+from multiprocessing.context import set_spawning_popen
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, cast
 
 import pytest
 import torch
@@ -75,6 +77,22 @@ def test_a_pickle_and_a_file_have_the_values(node: Node) -> None:
     loaded = torch.load(file)["ones"]
     assert type(loaded) is torch.Tensor
     assert loaded.tolist() == [1.0, 1.0]
+
+
+def test_an_argument_of_a_process_that_starts_has_the_values_and_shares_no_memory(node: Node) -> None:
+    class Starting:
+        def duplicate_for_child(self, descriptor: int) -> int:
+            raise AssertionError("memory that is shared with the child")
+
+    set_spawning_popen(cast("Any", Starting()))
+    try:
+        argument = ForkingPickler.dumps({"parameter": node.load(nn.Linear(2, 2)).weight, "ones": node.ones(3)})
+    finally:
+        set_spawning_popen(None)
+    found = pickle.loads(argument)
+    assert type(found["parameter"]) is nn.Parameter
+    assert type(found["ones"]) is torch.Tensor
+    assert found["ones"].tolist() == [1.0, 1.0, 1.0]
 
 
 def test_data_that_is_assigned_is_shared_with_its_source(node: Node) -> None:

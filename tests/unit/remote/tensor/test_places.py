@@ -31,3 +31,10 @@ def test_an_operand_of_a_connection_that_ended_is_the_error_of_that(fake: FakeNo
         older = other.node.ones(3)
     with pytest.raises(ConnectionEndedError, match="the test is over"):
         torch.add(fake.node.ones(3), older)
+
+
+def test_a_batch_made_of_tensors_of_a_connection_that_ended_is_the_error_of_that() -> None:
+    with FakeNode(1) as other:
+        older = other.node.ones(3)
+    with pytest.raises(ConnectionEndedError, match="the test is over"):  # as DataLoader does in a forked worker
+        older.new(torch.ones(3).untyped_storage())
