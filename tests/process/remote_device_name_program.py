@@ -349,11 +349,21 @@ def checkpoints() -> None:
     same_results(run)
 
 
+def second_connections() -> None:
+    with pytest.raises(remote.ConnectError, match=r"another connection is open.*nodes\.close\(\)"):
+        remote.local(1)
+    with pytest.raises(remote.ConnectError, match="another connection is open"):
+        remote.connect("tcp://127.0.0.1:1")
+    assert torch.ones(1, device=TWO).get_node() == 2  # type: ignore[attr-defined]
+
+
 def without_nodes() -> None:
     backend: Any = vars(torch)["remote"]
     assert not backend.is_available()
     with pytest.raises(remote.ConnectError, match="no open connection"):
         torch.ones(1, device=ONE)
+    with remote.local(1):  # another connection takes the name
+        assert torch.ones(2, device=ONE).sum().item() == 2
 
 
 CHECKS: tuple[Callable[[], None], ...] = (
@@ -371,6 +381,7 @@ CHECKS: tuple[Callable[[], None], ...] = (
     assignments,
     mixtures,
     unknown_nodes,
+    second_connections,
     training,
     replayed,
     compiled,

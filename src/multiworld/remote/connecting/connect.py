@@ -10,6 +10,8 @@ from ...world.liveness import DEFAULT_LEASE_S
 from ..backends import check_backend
 from ..master.nodes import Nodes
 from ..protocol.calls import DeclaredCall, declared
+from ..session.open_connections import check_single
+from ..tensor.naming import DeviceName
 from .addresses import connect_to
 from .launched import connect_launched
 from .settings import Settings
@@ -45,6 +47,7 @@ def connect(
     Raises ConnectError, TimeoutError; ValueError for a backend that is not there.
     """
     check_backend(backend)
+    check_single(has_name=DeviceName.in_use)
     settings = Settings(
         token=token,
         backend=backend,

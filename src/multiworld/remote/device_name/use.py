@@ -8,6 +8,7 @@ import torch
 from torch.utils import backend_registration
 
 from ..errors import DeviceNameError
+from ..session.open_connections import all_present
 from ..tensor.naming import NAME, DeviceName
 from . import creation
 from .backend import Backend
@@ -21,12 +22,17 @@ _libraries: list[torch.library.Library] = []  # kernels last as long as their li
 def use_device_name() -> None:
     """From here on ``"remote:N"`` is a device in this process, wherever PyTorch takes one: node N.
 
-    N is a node of the connection that was opened last. Again: nothing. Raises DeviceNameError if another backend has
-    the place; all else of remote tensors works without the name: ``nodes[1].load(model)``, ``nodes[1].send(tensor)``.
+    N is a node of the open connection: from here on there may be one at a time. Again: nothing. Raises DeviceNameError
+    if several are open, or if another backend has the place; all else of remote tensors works without the name:
+    ``nodes[1].load(model)``, ``nodes[1].send(tensor)``.
     """
     with _lock:
         if DeviceName.in_use:
             return
+        if len(all_present()) > 1:
+            raise DeviceNameError(
+                "several connections are open, and the name can mean the nodes of one. Close the others"
+            )
         _take()
         DeviceName.in_use = True
 

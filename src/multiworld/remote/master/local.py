@@ -19,6 +19,8 @@ from ...world.manager import WorldManager
 from ..backends import bulk_backend, check_backend
 from ..errors import ConnectError
 from ..protocol.calls import DeclaredCall, declared
+from ..session.open_connections import check_single
+from ..tensor.naming import DeviceName
 from .declaring import check_module, options_of
 from .nodes import Nodes
 from .roster import NodePlace
@@ -139,6 +141,7 @@ def local(
     if type(num_nodes) is not int or num_nodes < 1:
         raise ValueError(f"num_nodes={num_nodes!r}: expected a number from 1")
     check_backend(backend)
+    check_single(has_name=DeviceName.in_use)
     backend = bulk_backend(backend)
     known = tuple(declared(calls).values())
     for each in known:

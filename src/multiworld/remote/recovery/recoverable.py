@@ -120,7 +120,7 @@ def recoverable(
 
     Raises ConnectError, ValueError, NodeDeadError, RemoteOperationError; OSError for the directory.
     """
-    connection = open_connections.present()
+    connection = open_connections.present()  # the one that was opened last
     if connection is None:
         raise ConnectError("recoverable(): this process has no open connection to nodes")
     covered = Recoverable(

@@ -50,6 +50,26 @@ def present() -> Connection | None:
     return next((connection for pid, connection in reversed(_open) if pid == os.getpid()), None)
 
 
+def check_single(*, has_name: bool) -> None:
+    """A connection is about to be opened. ``has_name``: the device name is in use, and means the nodes of one.
+
+    Raises ConnectError.
+    """
+    if has_name and present() is not None:
+        raise ConnectError(
+            "another connection is open, and the device name means its nodes: 'remote:1' can't mean two. End that one "
+            "first, by nodes.close() or by leaving its block"
+        )
+
+
+def beside(session: Session, number: int) -> Session:
+    """Return the present session of a node that the connection of ``session`` has. Raises as ``session_of``."""
+    for connection in all_present():
+        if session in connection.alive_sessions():
+            return connection.session_of(number)
+    return session_of(number)
+
+
 def all_present() -> list[Connection]:
     """Return all connections that are open in this process."""
     return [connection for pid, connection in _open if pid == os.getpid()]

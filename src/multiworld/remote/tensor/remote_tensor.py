@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..protocol.specs import Spec, spec_of
-from ..session.open_connections import session_of
+from ..session.open_connections import beside
 from ..session.session import Session
 from . import conversion, copying
 from .devices import device_of, moved_to, new_tensor
@@ -101,7 +101,7 @@ class RemoteTensor(Tensor):
 
     def to_node(self, number: int) -> Any:
         """Return a copy on another node; itself if it is there."""
-        session = session_of(number)
+        session = beside(self._session, number)
         return self if session is self._session else moved(type(self), self, Place(session), "to_node")
 
     def cuda(
