@@ -23,11 +23,13 @@ from multiworld.remote import RemoteTensor
 from multiworld.remote.master.node import Node
 
 from .steps import MOST_ELEMENTS, STEPS
+from .typed_steps import TYPED_STEPS
 
 __all__ = ["Mismatch", "fuzzed", "run_program"]
 
 NUM_STEPS: Final = 25
 MOST_TENSORS: Final = 10
+_ALL_STEPS: Final = [*STEPS, *TYPED_STEPS]
 LOOKS: Final = 0.05
 """How often all tensors are compared before the end, by step."""
 
@@ -50,7 +52,8 @@ class Program:
     def run(self) -> None:
         """Raises Mismatch."""
         for _ in range(NUM_STEPS):
-            self._step()
+            if not self._step():
+                return
             self._disturb()
             if self._rng.random() < LOOKS:
                 self._look()
@@ -61,16 +64,17 @@ class Program:
         generator = torch.Generator().manual_seed(self._rng.getrandbits(32))
         return torch.randint(-9, 9, shape, generator=generator).to(torch.float32)
 
-    def _step(self) -> None:
-        """What fails here says nothing, and is left out there."""
-        choose = self._rng.choice(STEPS)
+    def _step(self) -> bool:
+        """What fails here says nothing, and is left out there. Return False if it did a part of its work before."""
+        choose = self._rng.choice(_ALL_STEPS)
+        before = [_shown(each) for each in self.local]
         try:
             apply = choose(self._rng, self.local)
             made = _listed(apply(self.local)) if apply is not None else []
         except (IndexError, RuntimeError, TypeError, ValueError):
-            return
+            return before == [_shown(each) for each in self.local]  # ``out=`` grows before its kernel looks further
         if apply is None:
-            return
+            return True
         self._done.append(choose.__name__)
         try:
             there = _listed(apply(self.remote))
@@ -81,6 +85,7 @@ class Program:
         for one, other in zip(made, there, strict=True):
             if one.numel() <= MOST_ELEMENTS:
                 self._keep(one, other)
+        return True
 
     def _keep(self, one: Tensor, other: Tensor) -> None:
         if len(self.local) < MOST_TENSORS:
@@ -144,7 +149,8 @@ def _difference(one: Tensor, other: Tensor) -> str | None:
 def _shown(tensor: Tensor) -> tuple[object, ...]:
     """Return what decides where each element is: strides of dimensions with one element do not."""
     strides = [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
-    return (tuple(tensor.shape), tensor.dtype, strides if tensor.numel() else [], tensor.storage_offset())
+    bits = [tensor.is_conj(), tensor.is_neg()]
+    return (tuple(tensor.shape), tensor.dtype, strides if tensor.numel() else [], tensor.storage_offset(), *bits)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -296,7 +296,9 @@ class Executor:
 
     def _load(self, body: bytes) -> None:
         id_, spec, memory = records.read_load(body)
-        elements = torch.frombuffer(bytearray(memory), dtype=spec.dtype) if memory else torch.empty(0, dtype=spec.dtype)
+        elements = torch.empty(0, dtype=spec.dtype)
+        if memory:
+            elements = torch.frombuffer(bytearray(memory), dtype=spec.dtype).clone()  # PyTorch's own memory may grow
         self._table[id_] = self._entry(lambda: tensor_of(elements, spec).to(spec.device))
 
     def _arrived(self, body: bytes) -> None:

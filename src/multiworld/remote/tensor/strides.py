@@ -69,6 +69,8 @@ _NUMBER_IS_A_PARAMETER: Final = frozenset({aten.lerp.Scalar, aten.masked_fill.Sc
 
 def as_with_data(func: Any, args: Sequence[Any], kwargs: Keywords, returned: Any) -> Any:
     """Return the results of an operator on tensors without data with the strides that they have with data."""
+    if func is aten.index.Tensor:
+        return _with_stride(returned, index_strides(args[0], args[1]))
     if func in _CONTIGUOUS:
         return _with_stride(returned, contiguous_strides(tuple(returned.shape)))
     if func in _LIKE_THE_FIRST:
@@ -128,6 +130,31 @@ def elementwise_strides(operands: Sequence[Tensor]) -> tuple[int, ...]:
         result[dimension] = expected
         expected *= shape[dimension]
     return tuple(result)
+
+
+def index_strides(tensor: Tensor, indices: Sequence[Tensor | None]) -> tuple[int, ...]:
+    """Return the strides of ``tensor[indices]``, as ``AdvancedIndex`` of ``TensorAdvancedIndexing.cpp`` does.
+
+    ``indices``: numbers of elements, by dimension; None takes all of one. All are without data.
+    """
+    given = [each for each in indices if each is not None]
+    expanded = iter(torch.broadcast_tensors(*given))  # type: ignore[no-untyped-call]
+    by_dim = [None if each is None else next(expanded) for each in indices]
+    by_dim += [None] * (tensor.dim() - len(by_dim))
+    indexed = [dim for dim, each in enumerate(by_dim) if each is not None]
+    if indexed[-1] - indexed[0] != len(indexed) - 1:  # apart: they come first
+        order = indexed + [dim for dim, each in enumerate(by_dim) if each is None]
+        tensor, by_dim = tensor.permute(order), [by_dim[dim] for dim in order]
+        indexed = list(range(len(indexed)))
+    before, after = indexed[0], tensor.dim() - indexed[-1] - 1
+    shape = next(tuple(each.shape) for each in by_dim if each is not None)
+    source = torch.empty_strided(
+        (*tensor.shape[:before], *shape, *tensor.shape[indexed[-1] + 1 :]),
+        (*tensor.stride()[:before], *(0,) * len(shape), *tensor.stride()[indexed[-1] + 1 :]),
+        device="meta",
+    )
+    operands = [each.reshape((1,) * before + shape + (1,) * after) for each in by_dim if each is not None]
+    return elementwise_strides([source, *operands])
 
 
 def strides_of_like(tensor: Tensor) -> tuple[int, ...]:

@@ -206,3 +206,20 @@ def test_an_index_out_of_range_is_found_by_the_node_and_told_with_its_line(fake:
         values(row * 2)
     assert caught.value.kind == "IndexError"
     assert "test_an_index_out_of_range" in caught.value.line
+
+
+def test_a_tensor_that_was_sent_grows_as_out(node: Node) -> None:
+    target = node.send(torch.ones(2))
+    view = target.view(2)
+    parts = [target + 1, target + 2, target + 3]
+    torch.cat(parts, out=target.resize_(0))
+    assert values(target).tolist() == [2.0, 2.0, 3.0, 3.0, 4.0, 4.0]
+    assert values(view).tolist() == [2.0, 2.0]
+
+
+def test_a_view_of_a_batch_of_one_is_indexed_with_the_strides_of_plain_tensors(node: Node) -> None:
+    local = torch.arange(12.0).reshape(1, 4, 3).transpose(1, 2)
+    rows = torch.tensor([[0, 2], [1, 1]])
+    there = node.send(local)[:, rows]
+    assert there.stride() == local[:, rows].stride()
+    assert torch.equal(values(there), local[:, rows])

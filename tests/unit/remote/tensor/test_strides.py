@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from multiworld.remote.tensor.strides import as_with_data
+from multiworld.remote.tensor.strides import as_with_data, index_strides
 
 aten = torch.ops.aten
 NUM_TRIALS = 150
@@ -93,3 +93,22 @@ def test_what_a_mask_fills_is_contiguous() -> None:
 
 def _listed(made: Any) -> list[Tensor]:
     return [made] if isinstance(made, Tensor) else list(made)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_indices_take_has_the_strides_of_the_kernel_with_data(seed: int) -> None:
+    rng = Random(seed)
+    shape = [rng.choice((1, 1, 2, 3)) for _ in range(rng.randint(1, 4))]
+    tensor = torch.zeros(shape).permute(rng.sample(range(len(shape)), len(shape)))
+    if rng.random() < 0.3:
+        tensor = tensor.expand(*[rng.choice((1, 2)) if size == 1 else size for size in tensor.shape])
+    lengths = [rng.randint(1, 3) for _ in range(rng.randint(0, 2))]
+    indices: list[Tensor | None] = [None] * tensor.dim()
+    for dim in rng.sample(range(tensor.dim()), rng.randint(1, tensor.dim())):
+        indices[dim] = torch.zeros(lengths, dtype=torch.int64)
+    found = torch.ops.aten.index.Tensor(tensor, indices)
+    metas = [None if each is None else each.to("meta") for each in indices]
+    there = torch.empty_strided(tensor.shape, tensor.stride(), device="meta")
+    stride = index_strides(there, metas)
+    pairs = list(zip(found.shape, found.stride(), stride, strict=True))
+    assert [each[1] for each in pairs if each[0] > 1] == [each[2] for each in pairs if each[0] > 1]
