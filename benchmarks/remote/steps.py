@@ -133,13 +133,15 @@ def reshape_in_place(rng: Random, tensors: Sequence[Tensor]) -> Apply:
     dims = max(1, tensor.dim())
     dim, other = rng.randrange(dims), rng.randrange(dims)
     smaller = [rng.randint(0, size) for size in tensor.shape]
+    end = (tensor.storage_offset() + torch.Size(smaller).numel()) * tensor.itemsize
+    fits = end <= tensor.untyped_storage().nbytes()  # else it gets memory that nobody wrote
     changes: list[Callable[[Tensor], Any]] = [
         lambda t: t.t_(),
         lambda t: t.transpose_(dim, other),
         lambda t: t.squeeze_(),
         lambda t: t.squeeze_(dim),
         lambda t: t.unsqueeze_(dim),
-        lambda t: t.resize_(smaller),
+        lambda t: t.resize_(smaller if fits else t.shape),
         lambda t: t.as_strided_(t.shape[::-1], t.stride()[::-1]),
         lambda t: t.swapaxes_(dim, other),
         lambda t: t.detach_(),

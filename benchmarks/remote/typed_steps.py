@@ -138,7 +138,7 @@ def scatter(rng: Random, tensors: Sequence[Tensor]) -> Apply:
     dim = rng.randrange(len(shape))
     spread = _indices(rng, shape[dim], [min(2, size) for size in shape]).abs() % shape[dim]
     rows = _indices(rng, shape[0], [rng.randint(1, 3)])
-    columns = _indices(rng, shape[-1], list(rows.shape))
+    columns = _indices(rng, min(shape[1:], default=shape[0]), list(rows.shape))  # none is out of bounds anywhere
     flat = _indices(rng, tensors[place].numel(), [2])
     mask = torch.tensor([rng.random() < 0.5 for _ in range(shape.numel())]).reshape(shape)
     number = rng.randint(-2, 2)

@@ -14,6 +14,7 @@ from ..protocol.outcomes import flat
 from ..protocol.specs import Spec, describe, number_of, spec_of
 from ..protocol.template import FLOAT, GENERATOR, TENSOR, Keywords, Template
 from .corrections import ASKED, CONTIGUOUS_OUT, corrected
+from .in_place import check_in_place
 from .plan import Path, Plan, Returns
 from .refused import check_generator, check_operator, check_result
 from .strides import as_with_data
@@ -112,6 +113,7 @@ class Call:
         kwargs = {name: self._meta(value, name) for name, value in self._kwargs.items()}
         if "device" in kwargs:
             kwargs["device"] = torch.device("meta")
+        check_in_place(self._func, args, kwargs)
         try:
             return as_with_data(self._func, args, kwargs, self._func(*args, **kwargs))
         except NotImplementedError as error:
