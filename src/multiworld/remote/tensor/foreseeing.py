@@ -142,10 +142,11 @@ class Call:
     def changed(self) -> dict[Path, int]:
         """Return the new specs of arguments that have another shape now."""
         found = {}
+        outs = {argument.name for argument in self._func._schema.arguments if argument.is_out}
         for path, meta in self.metas.items():
             before = self._specs[path]
             after = describe(meta, before.device)
-            if after != before:
+            if after != before and (after.size != before.size or path[0] not in outs):  # an ``out=`` that fits stays
                 found[path] = after
         return {path: number_of(spec) for path, spec in self._with_strides_of_results(found).items()}
 

@@ -223,3 +223,17 @@ def test_a_view_of_a_batch_of_one_is_indexed_with_the_strides_of_plain_tensors(n
     there = node.send(local)[:, rows]
     assert there.stride() == local[:, rows].stride()
     assert torch.equal(values(there), local[:, rows])
+
+
+def test_a_conjugated_view_that_overlaps_itself_arrives_in_order(node: Node) -> None:
+    local = torch.arange(8.0).view(4, 2).to(torch.complex64) * (1 + 2j)
+    there = node.send(local).conj().t().unfold(1, 2, 1)
+    assert torch.equal(values(there), local.conj().t().unfold(1, 2, 1))
+
+
+def test_an_out_that_fits_keeps_its_strides(node: Node) -> None:
+    local = torch.zeros(2, 4, 3)
+    target = node.send(local)[:, 1:3]
+    torch.sort(node.send(torch.ones(2, 2, 3)), out=(target, node.zeros(0, dtype=torch.int64)))
+    assert target.stride() == local[:, 1:3].stride()
+    assert torch.equal(values(target), torch.ones(2, 2, 3))
