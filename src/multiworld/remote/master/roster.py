@@ -25,6 +25,11 @@ from ..version import own_version
 logger = logging.getLogger(__name__)
 
 JOIN_S = 60.0
+REJOIN_S = 15.0
+"""An attempt to meet a lost node again ends earlier: it may wait on a connection to a host that was cut off or died.
+
+Such a node may be given up after 60 s, so there is time for several attempts.
+"""
 HELLO_S = 30.0
 RETRY_S = 0.5
 STOP_S = 0.5
@@ -129,9 +134,10 @@ class Roster:
     async def _form(self, place: NodePlace, returning: Session | None, after: int) -> Session:
         """``returning``: the session of a node that is made anew. ``after``: the generation before, or -1."""
         command_name, bulk_name = place.names
-        world = await self._join(self._manager, command_name, place, "auto")
+        limit_s = JOIN_S if after < 0 else REJOIN_S
+        world = await self._join(self._manager, command_name, place, "auto", limit_s)
         try:
-            bulk = await join_beside(world, self._join(self._bulk_manager, bulk_name, place, self._backend))
+            bulk = await join_beside(world, self._join(self._bulk_manager, bulk_name, place, self._backend, limit_s))
             session = await self._greet(place.number, world, bulk, returning, after)
             if returning is not None and (recovery := returning.recovery) is not None:
                 await self._loop.run_in_executor(None, recovery.make_anew)
@@ -140,8 +146,8 @@ class Roster:
             world.abort()
             raise
 
-    async def _join(self, manager: WorldManager, name: str, place: NodePlace, backend: str) -> World:
-        return await join_shared(manager, name, lanes.MASTER, place.store, backend, JOIN_S)
+    async def _join(self, manager: WorldManager, name: str, place: NodePlace, backend: str, limit_s: float) -> World:
+        return await join_shared(manager, name, lanes.MASTER, place.store, backend, limit_s)
 
     async def _greet(self, number: int, world: World, bulk: World, returning: Session | None, after: int) -> Session:
         """Raises ConnectError for a node that does not fit."""
