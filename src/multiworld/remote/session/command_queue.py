@@ -37,6 +37,7 @@ class CommandQueue:
         self.waiting: list[Command] = []
         self.append: Callable[[Command], object] = self.waiting.append
         self._freed = [] if freed is None else freed
+        self._refuse: Callable[[Command], None] | None = None
         self.free_record: Callable[[list[int]], bytes] = records.free
         self.free: Callable[[int], object] = self._freed.append
         self._lines = threading.Lock()  # what stands in ``_sent`` goes, and is looked for, by several threads
@@ -77,13 +78,21 @@ class CommandQueue:
 
     def discard(self) -> None:
         """The node is lost: forget all, and take nothing more. The oldest of the user's commands stays known."""
-        self.append, self.free = self._append_to_lost, ignore
+        self.append, self.free = self._refuse or self._append_to_lost, ignore
         first = self._first_of_user()
         with self._lines:
             self._sent.clear()
             if first is not None:
                 self._sent.append((self.position, [first]))
         del self._freed[:], self.waiting[:]
+
+    def refuse(self, error: Callable[[], Exception]) -> None:
+        """Nothing may be issued any more: who tries gets that error at once. Takes no lock."""
+
+        def refuse(command: Command) -> None:
+            raise error()
+
+        self.append = self._refuse = refuse
 
     def _append_to_lost(self, command: Command) -> None:
         if not self._sent and command[2] is not None:

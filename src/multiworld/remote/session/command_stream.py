@@ -127,6 +127,11 @@ class CommandStream:
         return position
 
     @property
+    def is_over(self) -> bool:
+        """Whether the node is lost for good, or the connection ended here."""
+        return self._is_over()
+
+    @property
     def is_closed(self) -> bool:
         return self.last_position is not None
 

@@ -499,11 +499,17 @@ class Session:
         self.free = ignore
         self._memory.clear()
         self._life.end(reason)
+        self._refuse_commands(reason)
         self.loader.end(self.link)
 
     def forked(self, reason: str) -> None:
         """The connection remains the parent's: this is its forked child, where no lock is safe to take."""
         self._life.ended = reason
+        self._refuse_commands(reason)
+
+    def _refuse_commands(self, reason: str) -> None:
+        for stream in self.streams.all():
+            stream.queue.refuse(lambda: ConnectionEndedError(reason))
 
     def _lose_by(self, error: BaseException) -> None:
         self._life.lose(reason_of(error), self.link)

@@ -170,7 +170,27 @@ def test_use_after_the_end_names_the_end(node: Node, fake: FakeNode) -> None:
     x = node.zeros(3)
     fake.close()
     with pytest.raises(ConnectionEndedError, match="the test is over"):
-        values(x + 1)
+        values(x)
+
+
+def test_nothing_is_issued_after_the_end(node: Node, fake: FakeNode) -> None:
+    """An error that comes with the next wait only would be one of another line."""
+    x = node.zeros(3)
+    fake.close()
+    for use in (lambda: x + 1, lambda: x.add_(1), lambda: torch.nonzero(x), lambda: x[0]):
+        with pytest.raises(ConnectionEndedError, match="the test is over"):
+            use()
+
+
+def test_nothing_is_issued_in_a_forked_child(node: Node, fake: FakeNode) -> None:
+    x = node.zeros(3)
+    append = fake.session.stream.queue.append
+    fake.session.forked("this process was forked")
+    with pytest.raises(ConnectionEndedError, match="this process was forked"):
+        x + 1
+    fake.session._life.ended = None  # the test itself goes on
+    fake.session.stream.queue.append = append
+    assert values(x).tolist() == [0] * 3
 
 
 def test_a_large_tensor_without_room_on_the_node_ends_the_send_and_is_told_where_it_is_needed(
