@@ -223,7 +223,8 @@ async def test_a_large_payload_that_a_patrol_meets_stays_with_the_progress_threa
     threads = await let_the_loop_read(pair, reader)
     payload = bytes(2_000_000)
     pair.left.send(message(payload, 1), payload[:1_500_000])
-    assert wait_until(lambda: pair.right._watch._large, timeout_s=20)
+    watched = pair.right._watch  # the patrol reads first, and then takes it from the loop
+    assert wait_until(lambda: watched._large and watched._loop_reader is None, timeout_s=20)
     assert pair.right.watch_from(reader) is None
     pair.left.send(payload[1_500_000:])
     assert wait_until(partial(reached, threads, 1), timeout_s=20)
