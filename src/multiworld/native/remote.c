@@ -187,21 +187,21 @@ static outcome note_all(operands *found, PyObject *func, PyObject *args, PyObjec
     return DONE;
 }
 
-/* Return what a plan that is known sends and returns: a tuple, see ``remote/tensor/plan.py``. */
-static outcome find_plan(PyObject *key, PyObject **native)
+/* Return a plan that is known, and what it sends and returns: a tuple, see ``remote/tensor/plan.py``. Who calls by a plan
+ * holds it until the record is queued: with its end the node forgets it. */
+static outcome find_plan(PyObject *key, PyObject **plan, PyObject **native)
 {
     PyObject *young = PyObject_GetAttr(plans, name_young);
     if (young == NULL)
         return FAILED;
-    PyObject *plan = PyDict_GetItemWithError(young, key);
-    Py_XINCREF(plan);
+    *plan = PyDict_GetItemWithError(young, key);
+    Py_XINCREF(*plan);
     Py_DECREF(young);
-    if (plan == NULL) {
+    if (*plan == NULL) {
         PyErr_Clear(); /* also of a key that cannot be looked up: Python says so once more */
         return UNUSUAL;
     }
-    *native = PyObject_GetAttr(plan, name_native);
-    Py_DECREF(plan);
+    *native = PyObject_GetAttr(*plan, name_native);
     return *native == NULL ? FAILED : *native == Py_None ? UNUSUAL : DONE;
 }
 
@@ -381,14 +381,15 @@ static PyObject *dispatch(PyObject *self, PyObject *const *given, Py_ssize_t num
     found.remote = (PyTypeObject *)given[0];
     found.session = NULL;
     found.num_ids = found.num_floats = 0;
-    PyObject *key = NULL, *native = NULL, *result = NULL;
+    PyObject *key = NULL, *plan = NULL, *native = NULL, *result = NULL;
     outcome done = note_all(&found, given[1], given[3], kwargs, &key);
     if (done == DONE)
-        done = found.session == NULL ? UNUSUAL : find_plan(key, &native);
+        done = found.session == NULL ? UNUSUAL : find_plan(key, &plan, &native);
     if (done == DONE)
         done = run_plan(native, &found, given[3], &result);
     Py_XDECREF(key);
     Py_XDECREF(native);
+    Py_XDECREF(plan);
     Py_XDECREF(found.session);
     return done == UNUSUAL ? PyObject_Vectorcall(slow, given, num_given, NULL) : result;
 }
