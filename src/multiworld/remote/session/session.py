@@ -5,7 +5,6 @@ It lasts for one generation of the node, or for several, if what the node held i
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import threading
@@ -16,18 +15,15 @@ from functools import partial
 from typing import Final
 
 import torch
-from torch import Tensor
 
-from ...errors import MultiworldError, ProtocolError
+from ...errors import MultiworldError
 from ...wire.progress.operation import Operation
 from ...world.world import World
 from ..errors import ConnectionEndedError, NodeDeadError, RemoteError
 from ..lane import listen
-from ..large_memory import LargeMemory
 from ..peer_memory import PeerMemory
 from ..protocol import lanes, records
 from ..protocol.calls import DeclaredCall
-from ..protocol.elements import arrived_spec, tensor_of
 from ..protocol.messages import (
     TO_MASTER,
     TO_NODE,
@@ -37,23 +33,21 @@ from ..protocol.messages import (
     Executed,
     Failed,
     HasRoom,
-    InMemory,
     NodeHello,
     NodeStatistics,
     NotCompiled,
     OpenStream,
     Outcome,
     Parted,
-    Read,
     ToMaster,
     ToNode,
 )
-from ..protocol.reply import elements_in, read
-from ..protocol.specs import Spec
+from ..protocol.reply import read
 from .answers import Answers
 from .command_queue import ignore
 from .command_stream import CommandStream, SessionStatistics
-from .discarding import discard_reply, discard_values, if_abandoned
+from .discarding import discard_reply
+from .fetcher import Fetcher
 from .lifetime import Lifetime, Link, reason_of
 from .loader import Loader
 from .not_compiled import CompileProblems
@@ -114,7 +108,9 @@ class Session:
         self._sync_points = sync_points
         self._death_was_seen = False
         self.requests = Requests(number, self._life, self.streams, self._check_alive, self._seen)
-        self._memory = LargeMemory(lambda delay_s, call: self.world.later(delay_s, call))
+        self._fetcher = Fetcher(self._life, self.requests, sync_points, self.statistics, self._tell_on)
+        self.fetch, self.fetch_async = self._fetcher.fetch, self._fetcher.fetch_async
+        """Get the values of a tensor: see there."""
         self.loader = Loader(self._life, self.streams, self.lock, self.statistics, self._tell_on)
         """Sends tensors to the node."""
         self._compile_problems = CompileProblems(number)
@@ -127,7 +123,7 @@ class Session:
             self.stream.use(world)
 
             def discard(request: int, reply: memoryview) -> None:
-                discard_reply(link, request, reply, self._was_read)
+                discard_reply(link, request, reply, self._fetcher.was_read)
 
             answers = Answers(self.requests.is_open, discard)
             link = self._life.use(world, bulk, answers)
@@ -249,84 +245,7 @@ class Session:
             "An earlier operation may be the cause: CUDA_LAUNCH_BLOCKING=1 in the environment of the node finds it"
         )
 
-    # ---- values from the node
-
-    def fetch(self, id_: int, spec: Spec, operation: str = "fetch") -> Tensor:
-        """Wait for the values of a tensor. Raises RemoteOperationError, NodeDeadError."""
-        line = here()
-        with self._sync_points.wait(operation, line) as wait:
-            waited = self.requests.ask_for(lambda request: records.fetch(id_, request), operation, line)
-
-            def receive(link: Link) -> Tensor:
-                reply = self.requests.reply_on(link, waited)
-                if isinstance(reply, memoryview):
-                    return elements_in(reply, spec)
-                if isinstance(reply, InMemory):
-                    return self._read(link, reply, spec, waited.request)
-                values = self._elements(spec)
-                with if_abandoned(partial(discard_values, link, waited.request)):
-                    link.bulk.blocking.recv(values, lanes.NODE, lanes.FIRST_ELEMENTS + waited.request)
-                return values
-
-            values = self.requests.wait_for(waited, receive)
-            wait.num_bytes = values.nbytes
-        self.statistics.fetched_bytes += values.nbytes
-        return tensor_of(values, arrived_spec(spec))
-
-    async def fetch_async(self, id_: int, spec: Spec) -> Tensor:
-        """As ``fetch``, without blocking the event loop."""
-        line = here()
-        with self._sync_points.wait("fetched", line) as wait:
-            values = await self._fetched(id_, spec, line)
-            wait.num_bytes = values.nbytes
-        self.statistics.fetched_bytes += values.nbytes
-        return tensor_of(values, arrived_spec(spec))
-
-    async def _fetched(self, id_: int, spec: Spec, line: str) -> Tensor:
-        waited = self.requests.ask_for(lambda request: records.fetch(id_, request), "fetched", line)
-        try:
-            while True:
-                if self.away is not None:
-                    await asyncio.to_thread(self._life.wait_back)
-                link = self.requests.usable_link(waited)
-                try:
-                    coming = link.answers.of(waited.request)
-                    reply = self.requests.read(await link.world.wait_async(coming, lanes.NODE), waited)
-                    if isinstance(reply, memoryview):
-                        return elements_in(reply, spec)
-                    if isinstance(reply, InMemory):
-                        with if_abandoned(partial(self._was_read, link, waited.request)):  # no thread may have begun
-                            return await asyncio.to_thread(self._read, link, reply, spec, waited.request)
-                    values = self._elements(spec)
-                    with if_abandoned(partial(discard_values, link, waited.request)):
-                        await link.bulk.recv(values, lanes.NODE, lanes.FIRST_ELEMENTS + waited.request)
-                    return values
-                except RemoteError:
-                    raise
-                except MultiworldError as error:
-                    self.requests.interrupted(link, error, waited)
-        finally:
-            self.requests.close(waited.request)
-
-    def _read(self, link: Link, said: InMemory, spec: Spec, request: int) -> Tensor:
-        """Read the elements of a tensor in the memory of the node. Raises PeerMemoryError."""
-        try:
-            if link.memory is None or said.num_bytes != spec.num_elements * spec.dtype.itemsize:
-                raise ProtocolError(
-                    f"{said.num_bytes} bytes in memory for {spec.num_elements} elements of {spec.dtype}"
-                )
-            values = self._elements(spec)
-            link.memory.read(said.address, values)
-            return values
-        finally:
-            self._was_read(link, request)
-
-    def _was_read(self, link: Link, request: int) -> None:
-        self._tell_on(link, Read(request=request), lanes.CONTROL)
-
-    @plainly
-    def _elements(self, spec: Spec) -> Tensor:
-        return self._memory.tensor(spec.num_elements, spec.dtype)
+    # ---- answers of the node
 
     def ask(
         self, template: bytes, ids: tuple[int, ...], floats: tuple[float, ...], num_ids: int, operation: str
@@ -497,7 +416,7 @@ class Session:
     def end(self, reason: str) -> None:
         """The connection ends here; its tensors can't be used any more."""
         self.free = ignore
-        self._memory.clear()
+        self._fetcher.clear()
         self._life.end(reason)
         self._refuse_commands(reason)
         self.loader.end(self.link)
@@ -535,7 +454,7 @@ class Session:
 
     def _clear(self) -> None:
         """Give up what waits for a lost node, and the worlds that may still stand."""
-        self._memory.clear()
+        self._fetcher.clear()
         for stream in self.streams.all():
             stream.discard()
             stream.failures.clear()

@@ -122,7 +122,7 @@ def test_without_memory_here_the_node_learns_that_nobody_reads(fake: FakeNode, m
         raise RuntimeError("no room here")
 
     monkeypatch.setattr(large_memory, "_storage", no_room)
-    monkeypatch.setattr(fake.session._memory, "_kept", [])
+    monkeypatch.setattr(fake.session._fetcher._memory, "_kept", [])
     with pytest.raises(RuntimeError, match="no room here"):
         values(there)
     monkeypatch.undo()
