@@ -13,7 +13,7 @@ from multiworld import native
 from multiworld.testing import scaled
 
 HERE = Path(__file__).parent
-CHOSEN = ("tensor/test_semantics.py", "test_random_programs.py", "node", "session")
+CHOSEN = ("tensor/test_semantics.py", "node/test_failures.py", "session/test_losing.py")
 
 
 @pytest.mark.skipif(native.for_remote is None, reason="all other tests run without it")
