@@ -34,7 +34,8 @@ def check_in_place(func: Any, args: Sequence[Any], kwargs: Keywords) -> None:
     if func in _INDEX_PUTS:
         _check_values(args[0], args[1], args[2])
     elif func is aten.copy_.default:
-        _check_overlap(args[0])
+        if not _may_be_same(args[0], args[1]):
+            _check_overlap(args[0])
     elif _is_elementwise(func):
         _check_shape([each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)])
         _check_overlap(args[0])
@@ -65,6 +66,12 @@ def _check_overlap(target: Tensor) -> None:
             "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
             "Please clone() the tensor before performing the operation."
         )
+
+
+def _may_be_same(target: Tensor, source: Tensor) -> bool:
+    """Whether both may be one view: then nothing is written, as behind ``x[0] += 1``. Only the node knows."""
+    same = (target.shape, target.stride(), target.dtype) == (source.shape, source.stride(), source.dtype)
+    return same and target.storage_offset() == source.storage_offset()
 
 
 def _check_dtype(func: Any, args: Sequence[Any], kwargs: Keywords) -> None:

@@ -47,6 +47,7 @@ RIGHT: dict[str, tuple[Make, Callable[[Any], Any]]] = {
     "a comparison": (lambda: torch.ones(3), lambda t: t.gt_(0)),
     "a smaller operand": (lambda: torch.ones(2, 3), lambda t: t.mul_(t[0] * 2)),
     "a fill of an expanded tensor": (lambda: torch.ones(3), lambda t: t.expand(2, 3).fill_(4)),
+    "an expanded tensor into itself": (lambda: torch.ones(3), lambda t: (view := t.expand(2, 3)).copy_(view)),
     "an empty expanded tensor": (lambda: torch.ones(0), lambda t: t.expand(2, 0).add_(1)),
     "values for indices": (lambda: torch.ones(3), lambda t: t.__setitem__(ROWS, t[:1] * 2)),
     "values for a mask": (lambda: torch.ones(3), lambda t: t.__setitem__(torch.ones(3) > 0, t * 2)),
