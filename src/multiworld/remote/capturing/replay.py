@@ -90,7 +90,7 @@ class Replay:
 
     def forget(self) -> None:
         """Have the node forget the step. Any thread, also in a finalizer. Again: nothing."""
-        if self._is_known and not self._stream.is_closed and not self._stream.is_over:
+        if self._is_known and self._stream.takes_commands:
             self._is_known = False
             self._stream.definitions.pop(key_of(self._number), None)
             self._stream.queue.append((forget_graph(self._number), "a step", None))

@@ -39,7 +39,7 @@ class Stream:
 
     def __del__(self) -> None:
         commands = getattr(self, "_commands", None)
-        if commands is not None and self._is_own and not commands.is_closed and not self._session.is_over:
+        if commands is not None and self._is_own and commands.takes_commands:
             self._session.world.soon(commands.close)  # no lock may be taken here
 
     @property

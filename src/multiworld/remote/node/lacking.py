@@ -8,7 +8,7 @@ from ..protocol.messages import Failed
 
 
 class Lacking:
-    """Collectives end in the order of their numbers; what is told of one that has ended here is forgotten."""
+    """Collectives end in the order of their numbers. News of one that has ended here are forgotten."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the lines below

@@ -45,5 +45,5 @@ class DeviceUnusableError(MultiworldError):
 
 
 def leaves_unusable(error: BaseException) -> bool:
-    """Whether each later operation on the device fails as well, whatever it does."""
+    """Whether all later operations on the device fail, too."""
     return isinstance(error, torch.AcceleratorError) and getattr(error, "error_code", None) in STICKY_CODES

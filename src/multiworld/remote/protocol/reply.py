@@ -31,20 +31,25 @@ def with_message(request: int, message: ToMaster) -> bytearray:
 
 def request_of(reply: memoryview) -> int:
     """Raises ProtocolError."""
-    if len(reply) < HEAD.size:
-        raise ProtocolError(f"a reply of {len(reply)} bytes")
-    return int(HEAD.unpack_from(reply)[1])
+    return _head(reply)[1]
 
 
 def read(reply: memoryview) -> memoryview | ToMaster:
     """Return the elements, or the message. Raises ProtocolError."""
-    request_of(reply)
-    kind = HEAD.unpack_from(reply)[0]
+    kind, _ = _head(reply)
     if kind == _ELEMENTS:
         return reply[HEAD.size :]
     if kind == _MESSAGE:
         return TO_MASTER.decode(reply[HEAD.size :])
     raise ProtocolError(f"a reply of the kind {kind}")
+
+
+def _head(reply: memoryview) -> tuple[int, int]:
+    """Return the kind, and the request."""
+    if len(reply) < HEAD.size:
+        raise ProtocolError(f"a reply of {len(reply)} bytes")
+    kind, request = HEAD.unpack_from(reply)
+    return kind, request
 
 
 def elements_in(memory: memoryview, spec: Spec) -> Tensor:

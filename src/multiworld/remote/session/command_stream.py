@@ -127,9 +127,9 @@ class CommandStream:
         return position
 
     @property
-    def is_over(self) -> bool:
-        """Whether the node is lost for good, or the connection ended here."""
-        return self._is_over()
+    def takes_commands(self) -> bool:
+        """False: it was closed, the node is lost for good, or the connection ended here."""
+        return not self.is_closed and not self._is_over()
 
     @property
     def is_closed(self) -> bool:

@@ -121,7 +121,7 @@ class Plan:
         """Tell the nodes that know this plan to drop it: nobody is about to call by it any more."""
         for reference in self._known_by:
             stream = reference()
-            if stream is not None and not stream.is_closed and not stream.is_over:
+            if stream is not None and stream.takes_commands:
                 stream.definitions.pop(self.number, None)
                 stream.queue.append((records.forget(self.number), self.name, None))
 

@@ -1,4 +1,4 @@
-"""What the native module executes of a batch, and what it leaves to Python: all that is not usual, whatever comes."""
+"""The native module executes the usual records of a batch. It leaves all others to Python, also bytes that are none."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_a_node_goes_on_if_the_values_of_a_fetch_are_on_their_way() -> None:
 def test_a_node_goes_on_after_a_task_that_fetches_is_cancelled(num_turns: int, reads_memory: bool) -> None:
     async def fetch_and_cancel(tensor: Tensor) -> None:
         task = asyncio.ensure_future(remote_of(tensor).fetched())
-        for _ in range(num_turns):  # wherever it waits
+        for _ in range(num_turns):  # the task is then at another of its waits
             await asyncio.sleep(0)
         task.cancel()
         with suppress(asyncio.CancelledError):  # it may be done by then
