@@ -16,7 +16,7 @@ from hypothesis import settings
 from multiworld import native
 from multiworld.channel import registry
 from multiworld.testing import check_returned, hosts_available, measure, scaled
-from multiworld.wire.connection import watch
+from multiworld.wire.connection.waiter import waiter
 from multiworld.wire.endpoints.listener import Pending
 from tests.stages import names_mark
 
@@ -96,7 +96,7 @@ def _start_what_stays() -> None:
     from a blocking wait: so that they are there before and after.
     """
     torch.ones(4_000_000).add_(1).sum()
-    assert watch._thread.waker is not None
+    assert waiter.waker is not None
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from .compiled import VARIABLE, use
 
 __all__ = ["VARIABLE", "core", "for_remote", "holding", "not_compiled", "why_not", "why_not_for_remote"]
 
-VERSION = 5  # of the functions and their parameters
+VERSION = 6  # of the functions and their parameters
 VERSION_FOR_REMOTE = 1
 
 

@@ -19,7 +19,7 @@
 #include <emmintrin.h>
 #endif
 
-#define VERSION 5
+#define VERSION 6
 #define YIELD_AFTER_NS 20000
 #define LOOKS_PER_POLL 4 /* of 32 turns each: a few microseconds */
 #define VECTORS_FROM 4096
@@ -281,6 +281,21 @@ int multiworld_look(const pipe_end *end, int fd, uint64_t spin_ns, uint64_t seen
             sched_yield();
         waited = now_ns() - began;
     }
+}
+
+/* Look again and again, for `spin_ns` at most, whether any of so many descriptors has something to say; whether one has.
+ * Who needs the processor meanwhile, gets it. */
+int multiworld_look_at(struct pollfd *descriptors, uint64_t count, uint64_t spin_ns)
+{
+    uint64_t began = now_ns();
+    while (poll(descriptors, count, 0) == 0) {
+        uint64_t waited = now_ns() - began;
+        if (waited >= spin_ns)
+            return 0;
+        if (waited > YIELD_AFTER_NS)
+            sched_yield();
+    }
+    return 1;
 }
 
 /* Copy a payload into place and tell that one more slot is written; return whether the reader is to be told. */

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...errors import again
 from ...wire.progress.operation import Operation, settler
-from ...wire.progress.spinning import QuickWaits
+from ...wire.progress.spinning import SPIN_S, QuickWaits
 from ...wire.progress.thread import ProgressThread, weakly
 from ...wire.progress.waiting import Move
 from ..threads import SerialThread
@@ -42,7 +42,7 @@ class SharedArea:
     def __init__(self, loop: ProgressThread, memory: HostMemory) -> None:
         self.rank, self.size = memory.rank, memory.world_size
         self.half_bytes = HALF_BYTES
-        self.quick_waits = QuickWaits()
+        self.quick_waits = QuickWaits(SPIN_S)
         self.half = self.gave_up = 0
         self._loop, self._memory = loop, memory
         self._lock = threading.Lock()

@@ -29,7 +29,7 @@ from typing import NamedTuple, Protocol
 from ... import native
 from ...errors import ProtocolError
 from ...wire.memory.copying import copy_memory, memory_at
-from ...wire.progress.polling import poller_of
+from ...wire.progress.polling import Poller
 from .pipe import MASK, NONSENSE, YIELD_AFTER_S, NativeEnd, PythonEnd, checked, reader_words, writer_words
 
 NUM_SLOTS = 128
@@ -205,7 +205,7 @@ class PythonSlots(PythonEnd):
         return bool(rest & 1) and rest != self._rung
 
     def look(self, fd: int, spin_s: float, seen: int) -> bool:
-        poller, began, waited = poller_of(fd), time.perf_counter(), 0.0
+        poller, began, waited = Poller(fd), time.perf_counter(), 0.0
         while self._their_count.value == self.position:
             if waited >= spin_s or self.interruptions != seen or poller.poll(0):
                 return False

@@ -29,7 +29,7 @@ from ...wire.connection.frames import MAX_PAYLOAD_BYTES, Header, Kind, pack_head
 from ...wire.memory.copying import copy_into
 from ...wire.memory.shared_region import SharedRegion
 from ...wire.progress.operation import Operation
-from ...wire.progress.spinning import SPIN_S
+from ...wire.progress.spinning import LOOK_S
 from ...wire.progress.waiting import is_blocked_here
 from ..payload.tensors import memory_of
 from ..shared_memory.host_memory import RING_BYTES, HostMemory
@@ -193,10 +193,10 @@ class SharedStream(SharedSending):
         if slots.rests and not self.connection.run_now(partial(self._wake, slots)):
             return False
         quick_waits, began = self.connection.quick_waits, time.perf_counter()
-        is_there, ended = slots.look(self.connection.fd, SPIN_S, seen), time.perf_counter()
+        is_there, ended = slots.look(self.connection.fd, LOOK_S, seen), time.perf_counter()
         if is_there:
             quick_waits.waited(ended - began)
-        elif ended - began >= SPIN_S:
+        elif ended - began >= LOOK_S:
             quick_waits.looked_in_vain(threading.get_ident(), began)
         return is_there
 

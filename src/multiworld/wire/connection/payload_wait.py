@@ -7,11 +7,9 @@ looking is in vain, and a row of that ends it for a while.
 
 from __future__ import annotations
 
-import select
-import time
 from typing import Final
 
-from ..progress.polling import look, poller_of
+from ..progress.polling import Poller
 from ..progress.spinning import MAX_MISSES, REST, SPIN_S
 
 LARGE_BYTES: Final = 512 * 1024  # a rest above this
@@ -24,7 +22,7 @@ class PayloadWait:
         """``others``: a descriptor that is readable when the progress thread has something to read, from anybody."""
         self._fd, self._others = fd, others
         self._misses = self._rest = 0
-        self._poller: select.poll | None = None
+        self._poller: Poller | None = None
 
     def more_comes(self, rest_bytes: int) -> bool:
         """Nothing more is here of a payload that lacks so many bytes. Whether more comes in a moment, before others."""
@@ -44,5 +42,5 @@ class PayloadWait:
 
     def _look(self) -> list[tuple[int, int]]:
         if self._poller is None:
-            self._poller = poller_of(self._fd, self._others)
-        return look(self._poller, time.perf_counter() + SPIN_S)
+            self._poller = Poller(self._fd, self._others)
+        return self._poller.look(SPIN_S)

@@ -7,96 +7,26 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import select
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ..progress.interest import READ_EVENTS, Interest
-from ..progress.loop_reader import HOT_S, KEPT_PATROL_S, KEPT_S, PATROL_S, LoopReader, LoopWatched
+from ..progress.loop_reader import HOT_S, KEPT_PATROL_S, KEPT_S, MAX_PATROL_S, PATROL_S, LoopReader, LoopWatched
 from ..progress.operation import Operation
-from ..progress.polling import look, poller_of
-from ..progress.spinning import SPIN_S, QuickWaits
+from ..progress.polling import Poller
+from ..progress.spinning import LOOK_S, QuickWaits
 from ..progress.thread import ProgressThread
+from .waiter import waiter
 
 logger = logging.getLogger(__name__)
 
 MAX_POLL_S = 3600.0
 LARGE_BYTES = 1024 * 1024  # a payload above this is the progress thread's work
-LOOK_S = 20e-6  # a round of a loop takes almost as long
+GLANCE_S = 20e-6  # a round of a loop takes almost as long
 LOOP_FAIR_BYTES = 256 * 1024  # what a loop reads at a turn before its tasks get theirs
 GUARD = "the progress thread, for a moment"
-
-
-class _Waker:
-    """Wakes its thread from a poll; its descriptor ends with the thread."""
-
-    def __init__(self) -> None:
-        self.fd = -1  # should there be none
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._thread = threading.get_ident()
-        self._set = False
-
-    def wake(self, _: object = None) -> None:
-        if threading.get_ident() != self._thread:
-            os.eventfd_write(self.fd, 1)
-            self._set = True
-
-    def clear(self) -> None:
-        if self._set:
-            self._set = False
-            try:
-                os.eventfd_read(self.fd)
-            except BlockingIOError:
-                return  # of two who woke it at once, one had said so already when both were read
-
-    def __del__(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-
-
-class _PerThread(threading.local):
-    """Each waiting thread's wake-up descriptor, and what it waited with last; made on first use."""
-
-    def __init__(self) -> None:
-        self._waker: _Waker | None = None  # not here: this runs at import, too
-        self._fds: list[int] = []  # not the watches: they would live as long as the thread
-        self._poller: select.poll | None = None
-        self._has_warned = False
-
-    @property
-    def waker(self) -> _Waker | None:
-        """None: there is no descriptor for it, and the thread has to wait otherwise."""
-        if self._waker is None:
-            try:
-                self._waker = _Waker()
-            except OSError as error:
-                if not self._has_warned:
-                    logger.warning("a thread that waits here cannot read itself, which makes it slower: %s", error)
-                self._has_warned = True
-        return self._waker
-
-    def poller(self, waker: _Waker, watches: Sequence[Watch]) -> select.poll:
-        """Return what waits for any of these and for the waker."""
-        fds = [watch._fd for watch in watches]
-        poller = self._poller
-        if poller is None or self._fds != fds:
-            poller = poller_of(waker.fd, *fds)
-            self._fds, self._poller = fds, poller
-        return poller
-
-    def forget(self) -> None:
-        self._waker, self._poller, self._fds = None, None, []
-
-
-_thread = _PerThread()
-
-
-def forget_waker() -> None:
-    """In a forked child: what wakes this thread there would wake the parent's, or take its wake-ups."""
-    _thread.forget()
 
 
 class _Looks(QuickWaits):
@@ -118,7 +48,7 @@ class Watched(LoopWatched, Protocol):
     is_awaited: Callable[[], bool]
     is_receiving: Callable[[], bool]
 
-    def read_available(self, fair_bytes: int = ..., /) -> None: ...
+    def read_available(self, fair_bytes: int = 0, /) -> None: ...
 
 
 class _Ended:
@@ -144,10 +74,11 @@ class Watch:
         self._large = False  # the payload that it began, or that was coming
         self._loop_read_at = -math.inf
         self._kept = False  # that loop always listens
-        self._poller: select.poll | None = None
+        self._poller: Poller | None = None
         # These are guarded by the interest's lock.
         self._watcher: object = None  # who waits on the socket instead of the progress thread: a thread's ident, a loop
         self._loop_reader: LoopReader | None = None  # the loop, if it is one
+        self._guard_s = PATROL_S  # until the next time
         self._guarded = False  # the progress thread looks after what a thread reads
         self._patrolled = False  # or what a loop reads
 
@@ -165,12 +96,12 @@ class Watch:
         if reader is None or reader.thread != threading.get_ident() or began < reader.look_from:
             return
         if self._poller is None:
-            self._poller = poller_of(self._fd)
+            self._poller = Poller(self._fd)
         try:
-            if look(self._poller, began + LOOK_S):
+            if self._poller.look(GLANCE_S):
                 self.read_for_loop()
         finally:
-            reader.look_from = time.perf_counter() + LOOK_S
+            reader.look_from = time.perf_counter() + GLANCE_S
 
     def heard(self, payload_bytes: int) -> None:
         """A small piece came: headers, small messages, the beginning of a payload of so many bytes (else 0)."""
@@ -234,12 +165,18 @@ class Watch:
                 self._interest.reading = READ_EVENTS
                 self._interest.update()
             elif not self._guarded:  # this thread will be back in a moment
+                self._guard_s = PATROL_S
                 self._loop.call_later(PATROL_S, self._guard)
                 self._guarded = True
             self._watcher = None
 
     def _guard(self) -> None:
-        """On the progress thread, now and then while a thread comes back again and again to read."""
+        """On the progress thread, now and then while a thread comes back again and again to read.
+
+        More rarely while that leaves nothing lying: each time takes the interpreter lock from it, and a processor.
+        """
+        heard_at = self._heard_at
+        self._guard_s = min(2 * self._guard_s, MAX_PATROL_S)
         again = self._is_hot() and not self._large and not self._interest.over
         with self._interest.lock:  # a thread that stops reading meanwhile must know whether anybody looks after it
             free = self._watcher is None
@@ -256,9 +193,11 @@ class Watch:
             finally:
                 with self._interest.lock:
                     self._watcher = None
-                self._loop.call_later(PATROL_S, self._guard)
+                if self._heard_at != heard_at:
+                    self._guard_s = PATROL_S
+                self._loop.call_later(self._guard_s, self._guard)
         elif again:
-            self._loop.call_later(PATROL_S, self._guard)
+            self._loop.call_later(self._guard_s, self._guard)
 
     def watch_from(self, reader: LoopReader) -> QuickWaits | None:
         """On an asyncio loop's thread that will await a message: let that loop read, if messages come quickly.
@@ -373,7 +312,7 @@ def _read_until(
     may_leave: bool = False,
 ) -> bool:
     """Read until the operation is done, or the time over. True: the rest is left to the progress thread."""
-    waker = _thread.waker
+    waker = waiter.waker
     if waker is None:
         return True
     waker.clear()
@@ -381,7 +320,7 @@ def _read_until(
     for watch in watches:
         if watch._interest.reading:
             watch._interest.set_reading(0)
-    poller = _thread.poller(waker, watches)
+    poller = waiter.poller(waker, [watch._fd for watch in watches])
     timeout_ms = None if timeout_s is None else int(min(timeout_s, MAX_POLL_S) * 1000)
     try:
         while not operation.done and not _any_over(watches):
@@ -407,9 +346,9 @@ def _any_over(watches: Sequence[Watch]) -> bool:
     return watches[0]._interest.over if len(watches) == 1 else any(watch._interest.over for watch in watches)
 
 
-def _wait_readable(poller: select.poll, timeout_ms: int | None, quick_waits: QuickWaits) -> list[tuple[int, int]]:
+def _wait_readable(poller: Poller, timeout_ms: int | None, quick_waits: QuickWaits) -> list[tuple[int, int]]:
     began = quick_waits.since(threading.get_ident(), time.perf_counter())
-    ready = look(poller, began + SPIN_S) if quick_waits.pay else []
+    ready = poller.look(began + LOOK_S - time.perf_counter()) if quick_waits.pay else []
     if not ready:
         ready = poller.poll(timeout_ms)
     quick_waits.waited(time.perf_counter() - began)

@@ -49,7 +49,7 @@ async def wait_async(operation: Operation[T], quick_waits: QuickWaits | None = N
             finally:
                 cancelled = None  # it refers to this frame
         if quick_waits is not None:
-            quick_waits.waited(time.perf_counter() - began)
+            quick_waits.waited(time.perf_counter() - began, SPIN_S)
     return outcome(operation)
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ...channel.mpi.job import finalize_mpi, forget_mpi
 from ...channel.threads import forget_reapers, join_reapers
-from ...wire.connection.watch import forget_waker
+from ...wire.connection.waiter import waiter
 from ...wire.progress.waiting import blocked_threads
 
 WOKEN_S = 0.5
@@ -69,7 +69,7 @@ def _forked() -> None:
     global _lock
     _lock = threading.Lock()  # another thread of the parent may have held it
     forget_reapers()
-    forget_waker()
+    waiter.forget()
     forget_mpi()
     for bound in list(_bound):
         bound.on_fork()

@@ -344,7 +344,7 @@ def test_a_small_message_that_finds_no_slot_goes_by_a_frame(lent: Pair) -> None:
 
 
 def test_a_thread_that_waits_looks_for_a_message_that_comes_soon(lent: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_stream, "SPIN_S", LONG_S)
+    monkeypatch.setattr(shared_stream, "LOOK_S", LONG_S)
     errors = list[BaseException]()
     for number in range(5):
         let_rest(lent)
@@ -389,7 +389,7 @@ def by_frame(number: int) -> Tensor:
 
 
 def test_a_look_ends_when_the_message_comes_elsewhere(lent: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_stream, "SPIN_S", LONG_S)
+    monkeypatch.setattr(shared_stream, "LOOK_S", LONG_S)
     errors = list[BaseException]()
     for number in range(20):
         let_rest(lent)
@@ -402,7 +402,7 @@ def test_a_look_ends_when_the_message_comes_elsewhere(lent: Pair, monkeypatch: p
 
 
 def test_a_look_ends_with_the_world(lent: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_stream, "SPIN_S", LONG_S)
+    monkeypatch.setattr(shared_stream, "LOOK_S", LONG_S)
     let_rest(lent)
     errors = list[BaseException]()
     thread = look_for(lent, torch.zeros(SMALL), errors)
@@ -417,7 +417,7 @@ def test_only_a_thread_that_waits_for_a_small_message_which_may_come_soon_looks(
     lent: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others would wait here for ever."""
-    monkeypatch.setattr(shared_stream, "SPIN_S", LONG_S)
+    monkeypatch.setattr(shared_stream, "LOOK_S", LONG_S)
     small = numbered(0, SMALL)
     posted = [while_blocked(lambda: lent.recv(small, tag=1))]  # nothing came quickly before
     posted[0].cancel(StepsCancelled())
@@ -440,7 +440,7 @@ def test_who_waits_for_a_peer_that_answers_soon_lends_it_memory_for_small_messag
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both, so that neither needs the socket any more."""
-    monkeypatch.setattr(shared_stream, "SPIN_S", scaled(0.1))  # on a busy machine, too
+    monkeypatch.setattr(shared_stream, "LOOK_S", scaled(0.1))  # on a busy machine, too
     over = threading.Event()
 
     def send(stream: SharedStream, tensor: Tensor) -> None:
@@ -535,7 +535,7 @@ def test_a_small_message_that_nobody_receives_keeps_nothing_in_the_ring(lent: Pa
 
 
 def test_a_look_ends_when_the_message_is_given_back(lent: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_stream, "SPIN_S", LONG_S)
+    monkeypatch.setattr(shared_stream, "LOOK_S", LONG_S)
     let_look(lent)
     wait_blocking(lent.send(numbered(5, SMALL)))
     taken = lent.recv(torch.zeros(SMALL, dtype=torch.uint8))

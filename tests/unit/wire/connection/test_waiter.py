@@ -7,19 +7,18 @@ import os
 import pytest
 
 from multiworld.process.spawn.forking import fork
-from multiworld.wire.connection import watch
-from multiworld.wire.connection.watch import forget_waker
+from multiworld.wire.connection.waiter import waiter
 
 
 def test_what_wakes_a_forked_child_does_not_wake_its_parent() -> None:
-    ours = watch._thread.waker
+    ours = waiter.waker
     assert ours is not None
     pid = fork()
     if pid == 0:
         status = 1
         try:
-            forget_waker()
-            theirs = watch._thread.waker
+            waiter.forget()
+            theirs = waiter.waker
             if theirs is not None and theirs is not ours:
                 os.eventfd_write(theirs.fd, 1)
                 status = 0
