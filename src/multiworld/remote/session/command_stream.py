@@ -24,7 +24,9 @@ BATCH: Final = 128
 """Commands that are sent together."""
 TICK_S: Final = 0.001
 """Commands wait at most so long for others, if nobody waits for them; twice as long where others were just sent."""
-MAX_IDLE_TICKS: Final = 20
+MAX_TICK_S: Final = 0.004
+"""And so long, once it was looked several times, and all had been sent by who waits for what comes of it."""
+MAX_IDLE_TICKS: Final = 8
 """A master that issues nothing for so long needs no ticks. To begin with them again costs a wake-up of a thread."""
 
 
@@ -69,6 +71,7 @@ class CommandStream:
         self.executed_to = 0
         self.timer_set = False
         self._num_idle_ticks = self._sent_at_tick = 0
+        self._tick_s = TICK_S
         self._world, self._statistics = world, statistics
         self._lock = lock  # one batch is taken and sent at a time
         self._is_over, self._lose = is_over, lose
@@ -85,7 +88,7 @@ class CommandStream:
         if len(self.queue.waiting) >= BATCH or self._is_over():
             self.flush()
         elif not self.timer_set:
-            self.timer_set, self._num_idle_ticks = True, 0
+            self.timer_set, self._num_idle_ticks, self._tick_s = True, 0, TICK_S
             self._world.later(TICK_S, self._tick)
 
     def flush(self, *, may_wait: bool = True) -> None:
@@ -167,6 +170,7 @@ class CommandStream:
         if self._is_over() or self.is_closed:
             return
         self._num_idle_ticks = 0 if self.queue.waiting else self._num_idle_ticks + 1
+        self._tick_s = min(2 * self._tick_s, MAX_TICK_S) if self._num_idle_ticks else TICK_S
         if self.queue.position == self._sent_at_tick:  # else full batches are sent just now: what waits is young
             self.flush(may_wait=False)
         self._sent_at_tick = self.queue.position
@@ -175,7 +179,7 @@ class CommandStream:
             if not self.queue.waiting:  # looked at last: what is appended from now on sets the timer
                 return
             self.timer_set = True
-        self._world.later(TICK_S, self._tick)
+        self._world.later(self._tick_s, self._tick)
 
     def use(self, world: World) -> None:
         """Send over this world from now on."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from multiworld.remote.session.command_stream import BATCH, MAX_IDLE_TICKS
+from collections.abc import Callable
+
+import pytest
+
+from multiworld.remote.session.command_stream import BATCH, MAX_IDLE_TICKS, MAX_TICK_S, TICK_S
 
 from ..fake_node import FakeNode
 
@@ -33,3 +37,25 @@ def test_ticks_end_when_nothing_is_issued_and_begin_again(fake: FakeNode) -> Non
     fake.node.zeros(3)
     fake.run_timers()
     assert not fake.session.stream.queue.waiting
+
+
+def test_ticks_that_find_nothing_come_more_rarely_until_one_finds_something(
+    fake: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delays = list[float]()
+    later = fake.world.later
+
+    def noted(after_s: float, call: Callable[[], object]) -> None:
+        delays.append(after_s)
+        later(after_s, call)
+
+    monkeypatch.setattr(fake.world, "later", noted)
+    x = fake.node.zeros(3)
+    for _ in range(4):
+        fake.run_timers()
+    assert delays == [TICK_S, TICK_S, 2 * TICK_S, MAX_TICK_S, MAX_TICK_S]
+    y = x + 1  # it leaves with the next one: to wake the thread would cost more
+    fake.run_timers()
+    assert not fake.session.stream.queue.waiting
+    assert delays[5:] == [TICK_S]
+    assert y.fetch().tolist() == [1.0] * 3
