@@ -11,14 +11,14 @@ VENV := .venv$(if $(TORCH),-torch-$(TORCH))
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE := src/multiworld/native
-COMPILED := $(shell find $(addprefix src/multiworld/,channel serving wire world) -name '*.py') # types come from all of them
+COMPILED := $(shell find $(addprefix src/multiworld/,channel remote serving wire world) -name '*.py') # types come from all of them
 # Only some tests use what was compiled. The others, as those of model/ and of decisions that call nothing compiled, would
 # do the same again.
-SAME_AGAIN := test_compiled test_demo_record test_import_cycles test_untyped_mappings test_liveness test_state test_store_state \
+SAME_AGAIN := test_compiled test_demo_record test_inductor test_import_cycles test_untyped_mappings test_liveness test_state test_store_state \
 	test_mailroom test_fleet test_fleet_parts test_subscription $(addprefix test_,$(addsuffix _property, \
 	elastic_roster liveness messages records serving_cache serving_fleet serving_page serving_scaling serving_tracing state store_state))
 COMPILED_TESTS = $(shell \
-	grep -rlE --include='test_*.py' 'multiworld\.(channel|serving|store|wire|world)|import multiworld|forerunner' tests/unit tests/property | \
+	grep -rlE --include='test_*.py' 'multiworld\.(channel|serving|store|wire|world)|multiworld\.remote\.(node|protocol|session)|import multiworld|forerunner' tests/unit tests/property | \
 	grep -vF -e /model/ -e /serving/gateway/ $(SAME_AGAIN:%=-e /%.py) | sort)
 # Whoever loads a module gets what was written, not what was compiled.
 SOURCES := MULTIWORLD_NATIVE=core

@@ -39,6 +39,16 @@ MODULES = (
     "channel.stream.sending",
     "channel.stream.shared_sending",
     "channel.stream.shared_stream",
+    "remote.lane",
+    "remote.node.executor",
+    "remote.node.replies",
+    "remote.protocol.elements",
+    "remote.protocol.records",
+    "remote.protocol.reply",
+    "remote.session.answers",
+    "remote.session.command_queue",
+    "remote.session.fetcher",
+    "remote.session.requests",
     "serving.flow.edge",
     "serving.flow.holder",
     "serving.flow.in_flight",
@@ -66,17 +76,20 @@ MODULES = (
     "wire.connection.frames",
     "wire.connection.low_water",
     "wire.connection.payload_wait",
+    "wire.connection.watch",
     "wire.connection.write_queue",
     "wire.memory.copying",
     "wire.progress.interest",
     "wire.progress.operation",
+    "wire.progress.spinning",
+    "wire.progress.thread",
     "wire.progress.waiting",
     "wire.rate_limited_log",
     "world.operations.delivery",
 )
 """Their names in the package."""
 
-FOLDERS = ("channel", "serving/flow", "serving/ingress", "serving/replica", "wire", "world")
+FOLDERS = ("channel", "remote", "serving/flow", "serving/ingress", "serving/replica", "wire", "world")
 """Whose sources they were compiled with: types of what those define are compiled in."""
 
 

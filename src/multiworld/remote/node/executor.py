@@ -272,7 +272,9 @@ class Executor:
         self.report()
         first_line = failed.text.partition("\n")[0]
         self._replies.tell(Ending(failed=replace(failed, text=first_line)))
-        raise DeviceUnusableError(first_line) from error
+        unusable = DeviceUnusableError(first_line)
+        unusable.__cause__ = error  # compiled, ``raise`` would lose it
+        raise unusable
 
     # ---- built-in records
 

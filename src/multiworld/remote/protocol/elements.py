@@ -5,10 +5,16 @@ Kernels choose their order of summation by strides: a copy with other strides wo
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Final
+
 import torch
 from torch import Tensor
 
 from .specs import Spec, describe
+
+MAX_KEPT: Final = 4096
+"""Specs of which it is known what they are when they arrive: a training loop has the same ones in each step."""
 
 
 def elements_of(tensor: Tensor) -> tuple[Tensor, Spec]:
@@ -16,12 +22,15 @@ def elements_of(tensor: Tensor) -> tuple[Tensor, Spec]:
 
     They share the memory of ``tensor`` if that is dense.
     """
-    was_dense = is_dense(describe(tensor))  # as who receives them judges: to resolve a bit may close the gaps
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu()
-    if not was_dense:
-        plain = plain.contiguous()
-    spec = describe(plain)._replace(offset=0)
-    return plain.as_strided((plain.numel(),), (1,)), spec
+    plain, spec = tensor.detach(), describe(tensor)
+    if spec.conj or spec.neg or plain.device.type != "cpu" or not is_dense(spec):
+        was_dense = is_dense(spec)  # as who receives them judges: to resolve a bit may close the gaps
+        plain = plain.resolve_conj().resolve_neg().cpu()
+        if not was_dense:
+            plain = plain.contiguous()
+        spec = describe(plain)
+    elements = plain.as_strided((plain.numel(),), (1,))
+    return elements, Spec(spec.size, spec.stride, 0, spec.dtype)
 
 
 def shares_memory(one: Tensor, other: Tensor) -> bool:
@@ -35,12 +44,14 @@ def tensor_of(elements: Tensor, spec: Spec) -> Tensor:
     return elements.as_strided(spec.size, spec.stride)
 
 
+@lru_cache(MAX_KEPT)
 def arrived_spec(spec: Spec) -> Spec:
     """Return the spec that a tensor of ``spec`` has when it arrives: without gaps."""
     stride = spec.stride if is_dense(spec) else contiguous_strides(spec.size)
     return Spec(spec.size, stride, 0, spec.dtype)
 
 
+@lru_cache(MAX_KEPT)
 def is_dense(spec: Spec) -> bool:
     """Whether the elements fill their memory without gaps, and none is there twice."""
     if 0 in spec.size:

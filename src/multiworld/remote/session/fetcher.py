@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -19,7 +20,7 @@ from ..protocol.specs import Spec
 from .command_stream import SessionStatistics
 from .discarding import discard_values, if_abandoned
 from .lifetime import Lifetime, Link
-from .origins import here
+from .origins import here, line_of, origin
 from .plainly import plainly
 from .requests import Requests, Waited
 from .sync_points import SyncPoints
@@ -46,9 +47,10 @@ class Fetcher:
 
     def fetch(self, id_: int, spec: Spec, operation: str = "fetch") -> Tensor:
         """Wait for the values of a tensor. Raises RemoteOperationError, NodeDeadError."""
-        line = here()
+        place = origin(sys._getframe())
+        line = line_of(place)
         with self._sync_points.wait(operation, line) as wait:
-            waited = self._requests.ask_for(lambda request: records.fetch(id_, request), operation, line)
+            waited = self._requests.ask_for(lambda request: records.fetch(id_, request), operation, line, place=place)
             values = self._requests.wait_for(waited, partial(self._receive, waited, spec))
             wait.num_bytes = values.nbytes
         return self._tensor_of(values, spec)

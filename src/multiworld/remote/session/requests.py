@@ -15,7 +15,7 @@ from ..protocol.messages import TO_MASTER, Failed, Outcome, ToMaster
 from ..protocol.reply import read
 from .command_stream import CommandStream
 from .lifetime import Lifetime, Link, reason_of
-from .origins import origin
+from .origins import Origin, origin
 from .plainly import plainly
 from .streams import Streams
 
@@ -67,9 +67,13 @@ class Requests:
         line: str,
         *,
         is_users: bool = True,
+        place: Origin = None,
         stream: CommandStream | None = None,
     ) -> Waited:
-        """Queue a record that is answered, and send it with all that it may need. Default: this thread's stream."""
+        """Queue a record that is answered, and send it with all that it may need. Default: this thread's stream.
+
+        ``place``: the user's, of that line, if the caller knows it.
+        """
         request = self.next()
         if stream is None:
             stream = self._streams.present
@@ -78,7 +82,8 @@ class Requests:
         if is_users and self._life.recovery is not None:
             stream.wait_for_room()  # a log that is full grows by nothing but what cuts it
         self._streams.flush_others(stream)
-        place = origin(sys._getframe(2)) if is_users else None
+        if is_users and place is None:
+            place = origin(sys._getframe())
         return Waited(request, stream.request((record(request), operation, place)), operation, line, stream)
 
     @plainly
