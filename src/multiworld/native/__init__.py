@@ -18,7 +18,7 @@ from .compiled import VARIABLE, use
 __all__ = ["VARIABLE", "core", "for_remote", "holding", "not_compiled", "why_not", "why_not_for_remote"]
 
 VERSION = 6  # of the functions and their parameters
-VERSION_FOR_REMOTE = 1
+VERSION_FOR_REMOTE = 2
 
 
 def _load() -> tuple[ctypes.CDLL | None, str]:

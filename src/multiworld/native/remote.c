@@ -14,7 +14,7 @@
 #error "records are little-endian"
 #endif
 
-#define VERSION 1
+#define VERSION 2
 #define MAX_NUMBERS 256 /* of one call: ids, and as many floats */
 #define MAX_ARGUMENTS 32
 #define MAX_DEPTH 4 /* of lists in arguments */
@@ -35,7 +35,7 @@ typedef enum { FAILED = -1, UNUSUAL = 0, DONE = 1 } outcome;
     USE(definitions)                                                                                                   \
     USE(append)                                                                                                        \
     USE(waiting)                                                                                                       \
-    USE(timer_set)                                                                                                     \
+    USE(is_busy)                                                                                                       \
     USE(queued)                                                                                                        \
     USE(free)                                                                                                          \
     USE(f_lasti)                                                                                                       \
@@ -299,10 +299,10 @@ static int queue_record(PyObject *stream, PyObject *queue, PyObject *record, PyO
     if (appended == NULL)
         return -1;
     Py_DECREF(appended);
-    int timer_set = is_true(stream, name_timer_set);
-    if (timer_set < 0)
+    int is_busy = is_true(stream, name_is_busy);
+    if (is_busy < 0)
         return -1;
-    if (timer_set) {
+    if (is_busy) {
         PyObject *waiting = PyObject_GetAttr(queue, name_waiting);
         if (waiting == NULL)
             return -1;

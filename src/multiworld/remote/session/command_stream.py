@@ -22,6 +22,8 @@ from .room import Room
 
 BATCH: Final = 128
 """Commands that are sent together."""
+FIRST_BATCH: Final = 8
+"""And so many after a wait, as the node has nothing to do then; twice as many with each batch after it, up to BATCH."""
 TICK_S: Final = 0.001
 """Commands wait at most so long for others, if nobody waits for them; twice as long where others were just sent."""
 MAX_TICK_S: Final = 0.004
@@ -40,7 +42,8 @@ class SessionStatistics:
 
 
 class CommandStream:
-    """``definitions``: what this stream has defined, by number. ``timer_set``: whether a tick is to come.
+    """``definitions``: what this stream has defined, by number. ``is_busy``: whether the node has something to
+    do, and a tick is to come: ``queued`` need then be called for a full batch alone.
 
     ``is_held``: whether nothing is sent for now, but kept in the queue's log. ``executed_to``: the node has executed
     all records before this position, in its present generation.
@@ -69,7 +72,9 @@ class CommandStream:
         self.definitions: dict[Hashable, bytes] = {}
         self.is_held = False
         self.executed_to = 0
-        self.timer_set = False
+        self.is_busy = False
+        self._ticks = False  # whether a tick is to come
+        self._next_batch = FIRST_BATCH
         self._num_idle_ticks = self._sent_at_tick = 0
         self._tick_s = TICK_S
         self._world, self._statistics = world, statistics
@@ -85,11 +90,21 @@ class CommandStream:
 
     def queued(self) -> None:
         """Something was appended to the queue: send it, now or a moment later."""
-        if len(self.queue.waiting) >= BATCH or self._is_over():
+        size = len(self.queue.waiting)
+        if size >= BATCH or self._is_over():
             self.flush()
-        elif not self.timer_set:
-            self.timer_set, self._num_idle_ticks, self._tick_s = True, 0, TICK_S
-            self._world.later(TICK_S, self._tick)
+        elif not self.is_busy:
+            if not self._ticks:
+                self._ticks, self._num_idle_ticks, self._tick_s = True, 0, TICK_S
+                self._world.later(TICK_S, self._tick)
+            if size >= self._next_batch:
+                self._next_batch *= 2
+                self.is_busy = self._next_batch >= BATCH
+                self.flush()
+
+    def begin_anew(self) -> None:
+        """Somebody waits for what was sent: the node has nothing to do soon, and gets what comes next at once."""
+        self.is_busy, self._next_batch = self._is_over(), FIRST_BATCH
 
     def flush(self, *, may_wait: bool = True) -> None:
         """Send what is queued. Waits while the node is too far behind."""
@@ -116,6 +131,7 @@ class CommandStream:
         with self._lock:
             batch, position = self.queue.take(last)
             self._send(batch)
+        self.begin_anew()
         return position
 
     def emit_known(self, record: bytes, operation: str, place: Origin) -> int:
@@ -163,7 +179,7 @@ class CommandStream:
         """The node is lost, or the connection ended: forget all, and send nothing any more."""
         with self._lock:
             self.queue.discard()
-        self.timer_set = True
+        self.is_busy = True
 
     def _tick(self) -> None:
         """On the progress thread, which must not wait: send what waits, and come again while something is issued."""
@@ -175,10 +191,11 @@ class CommandStream:
             self.flush(may_wait=False)
         self._sent_at_tick = self.queue.position
         if self._num_idle_ticks >= MAX_IDLE_TICKS:
-            self.timer_set = False
+            self._ticks = False
+            self.begin_anew()
             if not self.queue.waiting:  # looked at last: what is appended from now on sets the timer
                 return
-            self.timer_set = True
+            self._ticks = True
         self._world.later(self._tick_s, self._tick)
 
     def use(self, world: World) -> None:

@@ -56,8 +56,10 @@ class Streams:
     def flush_others(self, stream: CommandStream) -> None:
         """Send what the other streams have: somebody is about to wait for a command that may need it."""
         for each in self.all():
-            if each is not stream and each.queue.waiting:
-                each.flush(may_wait=False)
+            if each is not stream:
+                if each.queue.waiting:
+                    each.flush(may_wait=False)
+                each.begin_anew()
 
     def _forget_ended(self) -> None:
         for number, stream in list(self._by_number.items()):

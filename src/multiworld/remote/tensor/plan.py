@@ -113,7 +113,7 @@ class Plan:
         queue.append((record, self.name, place))
         if self.is_large:
             note_large([id_] if self._returns is None else [each._id for each in new], place)
-        if not stream.timer_set or len(queue.waiting) >= BATCH:
+        if not stream.is_busy or len(queue.waiting) >= BATCH:
             stream.queued()
         return result
 

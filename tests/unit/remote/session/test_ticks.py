@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from multiworld.remote.session.command_stream import BATCH, MAX_IDLE_TICKS, MAX_TICK_S, TICK_S
+from multiworld.remote.session.command_stream import BATCH, FIRST_BATCH, MAX_IDLE_TICKS, MAX_TICK_S, TICK_S
 
 from ..fake_node import FakeNode
 
@@ -20,12 +20,27 @@ def test_commands_leave_with_the_next_tick(fake: FakeNode) -> None:
     assert fake.session.statistics.num_batches == sent + 1
 
 
-def test_a_full_batch_leaves_without_one(fake: FakeNode) -> None:
-    x = fake.node.zeros(3)
-    for _ in range(BATCH):
-        x = x + 1
+def num_batches(fake: FakeNode, num_commands: int) -> int:
+    """Return in how many batches so many commands leave without a tick."""
+    before = fake.session.statistics.num_batches
+    for _ in range(num_commands):
+        fake.node.zeros(3)
+    return fake.session.statistics.num_batches - before
+
+
+def test_full_batches_leave_without_one(fake: FakeNode) -> None:
+    assert num_batches(fake, 10 * BATCH) >= 10
     assert len(fake.session.stream.queue.waiting) < BATCH
-    assert fake.session.statistics.num_batches == 1
+    assert num_batches(fake, 10 * BATCH) == 10
+
+
+def test_a_node_that_was_waited_for_gets_small_batches_first(fake: FakeNode) -> None:
+    for _ in range(2):
+        fake.node.zeros(3).fetch()
+        assert num_batches(fake, FIRST_BATCH - 1) == 0
+        assert num_batches(fake, 1) == 1
+        assert num_batches(fake, 2 * FIRST_BATCH) == 1
+        assert num_batches(fake, 4 * FIRST_BATCH) == 1
 
 
 def test_ticks_end_when_nothing_is_issued_and_begin_again(fake: FakeNode) -> None:
