@@ -348,7 +348,10 @@ def _any_over(watches: Sequence[Watch]) -> bool:
 
 def _wait_readable(poller: Poller, timeout_ms: int | None, quick_waits: QuickWaits) -> list[tuple[int, int]]:
     began = quick_waits.since(threading.get_ident(), time.perf_counter())
-    ready = poller.look(began + LOOK_S - time.perf_counter()) if quick_waits.pay else []
+    ready: list[tuple[int, int]] = []
+    if quick_waits.pay:
+        look_s = began + LOOK_S - time.perf_counter()
+        ready = poller.look(look_s if timeout_ms is None else min(look_s, timeout_ms / 1000))
     if not ready:
         ready = poller.poll(timeout_ms)
     quick_waits.waited(time.perf_counter() - began)
