@@ -117,6 +117,7 @@ class WorldManager:
         self._forked = False
         self._closing: Operation[None] | None = None
         self._finishing = threading.Lock()
+        self._dialing: dict[Operation[TCPStore], str] = {}  # with the URL; guarded by ``_lock``
         self._events: Broadcaster[Event] = Broadcaster()
         self._loop = ProgressThread(f"multiworld-{self._id[:6]}")
         self._compute_thread = ComputeThread(f"multiworld-compute-{self._id[:6]}")
@@ -181,7 +182,7 @@ class WorldManager:
     def start_store_client(self, url: str, timeout_s: float) -> Operation[TCPStore]:
         """Connect to a store by a connection of its own: what is leased there ends with it. The caller closes it.
 
-        Fails with StoreError after ``timeout_s`` seconds.
+        Fails with StoreError after ``timeout_s`` seconds, and when the manager is closed before.
         """
         self._check_open()
         check_seconds(timeout_s, "timeout_s")
@@ -199,7 +200,25 @@ class WorldManager:
             finally:
                 timer.cancel()
 
-        return drive(connect())
+        connecting = drive(connect())
+        with self._lock:
+            self._dialing[connecting] = url
+            is_closed = self._closed is not None
+        connecting.add_callback(self._dialed)
+        if is_closed:
+            self._end_dials()
+        return connecting
+
+    def _dialed(self, connecting: Operation[TCPStore]) -> None:
+        with self._lock:
+            self._dialing.pop(connecting, None)
+
+    def _end_dials(self) -> None:
+        """Their timers end with the progress thread: who waits for one would wait for ever."""
+        with self._lock:
+            dialing = list(self._dialing.items())
+        for connecting, url in dialing:
+            connecting.cancel(StoreError(url, "this WorldManager was closed"))
 
     def serves_store(self, url: str) -> bool:
         return self._stores.serves(url)
@@ -580,6 +599,7 @@ class WorldManager:
 
     async def _close_steps(self, timeout_s: float) -> None:
         self._joins.cancel_all()
+        self._end_dials()
         # The latest first: the worlds of a mesh are being left already when theirs ends, and are not cut short then.
         leaving = [self.start_leave(world, timeout_s) for world in reversed(list(self._worlds.values()))]
         try:
