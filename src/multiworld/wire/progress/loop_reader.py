@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 HOT_S = 0.005
 PATROL_S = 0.001
-MAX_PATROL_S = 0.004  # a thread that reads itself has left nothing lying for a while
+MAX_PATROL_S = 0.002  # a thread that reads itself has left nothing lying for a while
 KEPT_S, KEPT_PATROL_S = 1.0, 0.02  # where nobody but the loop listens, and that always
 LINGER_S = 400e-6  # two other processes may have their turns meanwhile
 QUICK_S = 800e-6  # with the wake-ups of all three
