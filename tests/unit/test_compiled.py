@@ -106,5 +106,5 @@ def test_the_finder_finds_sources_of_those_modules_alone() -> None:
     spec = finder.find_spec("multiworld.wire.connection.frames", None)
     assert spec is not None
     assert spec.origin == str(compiled.source_of("wire.connection.frames"))
-    for name in ("multiworld", "multiworld.wire", "multiworld.wire.connection.watch", "other.wire.frames"):
+    for name in ("multiworld", "multiworld.wire", "multiworld.wire.connection.waiter", "other.wire.frames"):
         assert finder.find_spec(name, None) is None
