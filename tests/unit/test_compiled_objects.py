@@ -42,7 +42,7 @@ def test_a_module_is_what_is_said_of_all() -> None:
     assert str(importlib.import_module("multiworld.wire.connection.frames").__file__).endswith(".py") == bool(
         native.not_compiled
     )
-    assert str(importlib.import_module("multiworld.wire.connection.watch").__file__).endswith(".py")
+    assert str(importlib.import_module("multiworld.wire.connection.waiter").__file__).endswith(".py")
 
 
 def test_threads_that_wait_at_once_each_have_their_own_environment() -> None:

@@ -8,14 +8,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ...channel.payload.tensors import memory_of
 from ...errors import MultiworldError
 from ...world.world import World
 from ..peer_memory import MIN_BYTES
 from ..protocol import lanes
 from ..protocol.elements import elements_of
 from ..protocol.messages import TO_MASTER, Failed, InMemory, Sends, ToMaster
-from ..protocol.reply import with_elements, with_message
+from ..protocol.reply import with_elements, with_message, with_tensor
 from .shared import Shared
 
 
@@ -42,7 +41,7 @@ class Replies:
         """Send the elements of a tensor. Raises RuntimeError for a tensor that has none to send."""
         elements, _ = elements_of(tensor)
         if elements.nbytes <= lanes.INLINE_BYTES:
-            self._send(with_elements(request, memory_of(elements)), lanes.REPLIES)
+            self._send(with_tensor(request, elements), lanes.REPLIES)
             return
         if self._shared.master_reads and elements.nbytes >= MIN_BYTES:
             reading = self._shared.accesses.begin_read(request)

@@ -11,6 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from ...channel.payload.tensors import memory_of
 from ...errors import ProtocolError
 from .messages import TO_MASTER, ToMaster
 from .specs import Spec
@@ -23,6 +24,11 @@ _MESSAGE: Final = 2
 def with_elements(request: int, memory: memoryview | bytes) -> bytearray:
     """Return a reply that holds the elements of a tensor."""
     return bytearray().join((HEAD.pack(_ELEMENTS, request), memory))
+
+
+def with_tensor(request: int, elements: Tensor) -> bytearray:
+    """As ``with_elements``. ``elements``: ``[numel]`` on the CPU; they are copied while this call holds them."""
+    return with_elements(request, memory_of(elements))
 
 
 def with_message(request: int, message: ToMaster) -> bytearray:

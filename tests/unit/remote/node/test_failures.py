@@ -54,6 +54,7 @@ def test_what_is_lost_already_is_not_searched_for_again() -> None:
     assert (table[1], table[2]) == (lost, later)
 
 
+@pytest.mark.sources
 def test_a_small_tensor_that_cannot_be_kept_is_lost_and_the_node_goes_on(
     fake: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ def test_what_is_issued_while_the_node_is_away_is_executed_when_it_is_there(
     assert values(large[-1]).item() == 19_999
 
 
+@pytest.mark.sources
 def test_waits_go_on_over_the_new_node_and_get_what_they_asked_for(fake: FakeNode, recovery: NodeRecovery) -> None:
     x = fake.node.full((3,), 2.0)
     large = fake.node.full((20_000,), 3.0)
@@ -129,6 +130,7 @@ def test_waits_go_on_over_the_new_node_and_get_what_they_asked_for(fake: FakeNod
     assert values(x).tolist() == [3] * 3
 
 
+@pytest.mark.sources
 def test_a_wait_that_is_to_raise_raises_and_loses_nothing(fake: FakeNode) -> None:
     recovery = NodeRecovery(fake.session, raises=True)
     recovery.take_snapshot()
@@ -260,6 +262,7 @@ def test_a_node_that_is_lost_while_it_is_made_anew_is_made_anew_again(fake: Fake
     assert values(large[3]).item() == 3
 
 
+@pytest.mark.sources
 def test_a_node_that_gets_no_further_is_given_up_and_says_where(
     fake: FakeNode, recovery: NodeRecovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ def test_a_failure_that_nobody_asks_for_is_told_though_its_news_is_late(fake: Fa
     assert "test_late_news.py" in str(error)
 
 
+@pytest.mark.sources
 def test_a_wait_for_all_ends_when_it_is_known_what_failed(fake: FakeNode) -> None:
     fake.node.zeros(3).index_select(0, fake.node.send(INDEX))
     fake.world.keep_back(lanes.NEWS)

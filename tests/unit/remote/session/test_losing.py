@@ -76,6 +76,7 @@ def test_one_world_that_breaks_takes_the_other_with_it(fake: FakeNode) -> None:
     assert lost_of(fake).reason == "the connection broke: cut"
 
 
+@pytest.mark.sources
 def test_fetches_that_wait_in_threads_and_coroutines_end_with_the_node() -> None:
     fake = FakeNode()
     x = fake.node.zeros(3)
@@ -95,6 +96,7 @@ def test_fetches_that_wait_in_threads_and_coroutines_end_with_the_node() -> None
         assert [type(error) for error in errors] == [NodeDeadError]
 
 
+@pytest.mark.sources
 def test_a_wait_for_room_ends_with_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "MAX_UNCONFIRMED", 200)
     fake = FakeNode()
