@@ -84,9 +84,8 @@ def test_a_node_computes_while_batches_come(tmp_path: Path) -> None:
 
 
 def test_a_training_survives_its_node(tmp_path: Path) -> None:
-    printed = output_of(
-        written(tmp_path, "remote_recovery.py"), said=r"node 1 is lost: it died: its process has ended\."
-    )
+    learned = r"its process has ended|the connection was closed by the other side"  # whichever is seen first
+    printed = output_of(written(tmp_path, "remote_recovery.py"), said=rf"node 1 is lost: it died: ({learned})\.")
     assert re.fullmatch(r"loss \d\.\d{3}, made anew 1 time\n", printed)
 
 

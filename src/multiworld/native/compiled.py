@@ -82,7 +82,6 @@ MODULES = (
     "wire.progress.interest",
     "wire.progress.operation",
     "wire.progress.spinning",
-    "wire.progress.thread",
     "wire.progress.waiting",
     "wire.rate_limited_log",
     "world.operations.delivery",

@@ -84,12 +84,12 @@ class ProgressThread:
         self._stopping = False
         self._loop_readers: dict[asyncio.AbstractEventLoop, LoopReader] = {}
         self._given_up: set[int] = set()  # descriptors, in this turn: events of theirs may still be in the hand
-        self._own_thread = threading.current_thread()
+        self._thread = threading.current_thread()
         try:
             self._epoll.register(self._wake_fd, select.EPOLLIN)
             if starts:
-                self._own_thread = threading.Thread(target=self._run, name=name, daemon=True)
-                self._own_thread.start()
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
         except (OSError, RuntimeError):  # there can be no more threads
             self._epoll.close()
             os.close(self._wake_fd)
@@ -97,11 +97,11 @@ class ProgressThread:
 
     @property
     def on_thread(self) -> bool:
-        return threading.current_thread() is self._own_thread
+        return threading.current_thread() is self._thread
 
     @property
     def running(self) -> bool:
-        return not self._stopping and self._own_thread.is_alive()
+        return not self._stopping and self._thread.is_alive()
 
     @property
     def fd(self) -> int:
@@ -155,7 +155,7 @@ class ProgressThread:
 
     def run(self) -> None:
         """Be the progress thread until ``stop``. Call ``close`` in the end: until then descriptors stay registered."""
-        self._own_thread = threading.current_thread()
+        self._thread = threading.current_thread()
         while not (self._stopping and not self._calls):
             self._turn()
 
@@ -166,7 +166,7 @@ class ProgressThread:
         self._stopping = True
         self._wake(always=True)
         if not self.on_thread:
-            self._own_thread.join()
+            self._thread.join()
 
     def abandon_after_fork(self) -> None:
         """In a forked child: the thread does not exist here; close the child's copies of the descriptors."""
@@ -184,11 +184,11 @@ class ProgressThread:
             os.close(self._wake_fd)
 
     def _wake(self, *, always: bool = False) -> None:
-        if (self._sleeping or always) and threading.current_thread() is not self._own_thread:
+        if (self._sleeping or always) and threading.current_thread() is not self._thread:
             try:
                 os.eventfd_write(self._wake_fd, 1)
             except (OSError, ValueError):  # the thread ended between the look and the write; nothing is left to wake
-                logger.debug("wake-up of the stopped progress thread %s ignored", self._own_thread.name)
+                logger.debug("wake-up of the stopped progress thread %s ignored", self._thread.name)
 
     def _run(self) -> None:
         try:

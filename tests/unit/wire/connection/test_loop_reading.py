@@ -140,7 +140,6 @@ async def test_a_call_that_waits_for_a_large_send_leaves_reading_to_the_thread_t
     assert threads[0] != threading.get_ident()
 
 
-@pytest.mark.sources
 async def test_a_loop_that_takes_a_connection_again_and_again_is_patrolled_once(
     pair: Pair, reader: LoopReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:

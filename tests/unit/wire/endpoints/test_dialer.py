@@ -297,7 +297,6 @@ def unwatchable(monkeypatch: pytest.MonkeyPatch, loop: ProgressThread) -> None:
     monkeypatch.setattr(loop, "register", register)
 
 
-@pytest.mark.sources
 def test_a_connection_that_cannot_be_watched_fails_its_dialing(
     loop: ProgressThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,7 +314,6 @@ def test_a_connection_that_cannot_be_watched_fails_its_dialing(
         assert sink.lost_reasons == []
 
 
-@pytest.mark.sources
 def test_a_channels_own_socket_that_cannot_be_watched_is_closed(
     loop: ProgressThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
