@@ -19,8 +19,21 @@ RUN = [sys.executable, "-m", "multiworld.run", "--no-page", "--max-restarts", "2
 pytestmark = pytest.mark.process
 
 
+LIMIT_S = 50.0  # sooner than pytest's, which would not show what was said
+
+
 def run(*words: object) -> subprocess.CompletedProcess[str]:
-    return warm_programs.run([*map(str, words)], capture_output=True, text=True, timeout=scaled(60), check=False)
+    """Run a command to its end. Fails with what it has said if that takes too long."""
+    command = [*map(str, words)]
+    pipe = subprocess.PIPE
+    with warm_programs.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            output, errors = process.communicate(timeout=scaled(LIMIT_S))
+        except subprocess.TimeoutExpired as late:
+            process.kill()
+            said = "\n".join(each.decode() for each in (late.stdout, late.stderr) if isinstance(each, bytes))
+            pytest.fail(f"not over after {late.timeout:g} s; until then it said:\n{said}")
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 def test_every_comment_of_the_original_example_holds() -> None:
