@@ -23,8 +23,8 @@ def elements_of(tensor: Tensor) -> tuple[Tensor, Spec]:
     They share the memory of ``tensor`` if that is dense.
     """
     plain, spec = tensor.detach(), describe(tensor)
-    if spec.conj or spec.neg or plain.device.type != "cpu" or not is_dense(spec):
-        was_dense = is_dense(spec)  # as who receives them judges: to resolve a bit may close the gaps
+    was_dense = is_dense(spec)  # as who receives them judges: to resolve a bit may close the gaps
+    if spec.conj or spec.neg or plain.device.type != "cpu" or not was_dense:
         plain = plain.resolve_conj().resolve_neg().cpu()
         if not was_dense:
             plain = plain.contiguous()

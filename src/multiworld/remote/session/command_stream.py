@@ -76,7 +76,6 @@ class CommandStream:
         self._ticks = False  # whether a tick is to come
         self._next_batch = FIRST_BATCH
         self._num_idle_ticks = self._sent_at_tick = 0
-        self._tick_s = TICK_S
         self._world, self._statistics = world, statistics
         self._lock = lock  # one batch is taken and sent at a time
         self._is_over, self._lose = is_over, lose
@@ -95,7 +94,7 @@ class CommandStream:
             self.flush()
         elif not self.is_busy:
             if not self._ticks:
-                self._ticks, self._num_idle_ticks, self._tick_s = True, 0, TICK_S
+                self._ticks, self._num_idle_ticks = True, 0
                 self._world.later(TICK_S, self._tick)
             if size >= self._next_batch:
                 self._next_batch *= 2
@@ -186,7 +185,6 @@ class CommandStream:
         if self._is_over() or self.is_closed:
             return
         self._num_idle_ticks = 0 if self.queue.waiting else self._num_idle_ticks + 1
-        self._tick_s = min(2 * self._tick_s, MAX_TICK_S) if self._num_idle_ticks else TICK_S
         if self.queue.position == self._sent_at_tick:  # else full batches are sent just now: what waits is young
             self.flush(may_wait=False)
         self._sent_at_tick = self.queue.position
@@ -196,7 +194,7 @@ class CommandStream:
             if not self.queue.waiting:  # looked at last: what is appended from now on sets the timer
                 return
             self._ticks = True
-        self._world.later(self._tick_s, self._tick)
+        self._world.later(min(TICK_S * 2**self._num_idle_ticks, MAX_TICK_S), self._tick)
 
     def use(self, world: World) -> None:
         """Send over this world from now on."""
