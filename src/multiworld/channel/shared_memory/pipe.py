@@ -23,6 +23,7 @@ from typing import Protocol
 from ... import native
 from ...errors import ProtocolError
 from ...wire.memory.copying import copy_memory
+from ...wire.progress.polling import YIELD_AFTER_S
 
 WINDOW_BYTES = 4 * 1024 * 1024
 PAGE_BYTES = 4096
@@ -31,7 +32,6 @@ WRITTEN_AT, TAKEN_AT, WRITER_RESTS_AT, READER_RESTS_AT = 0, 128, 256, 384
 NATIVE_CHUNK_BYTES = 256 * 1024
 LIMIT_S = 5e-3  # of one call: a turn takes a fraction of that
 PYTHON_CHUNK_BYTES = 512 * 1024  # each costs a few microseconds more here
-YIELD_AFTER_S = 20e-6
 MASK = (1 << 64) - 1
 HALF = 1 << 63
 NONSENSE = MASK

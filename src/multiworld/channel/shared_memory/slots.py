@@ -29,8 +29,8 @@ from typing import NamedTuple, Protocol
 from ... import native
 from ...errors import ProtocolError
 from ...wire.memory.copying import copy_memory, memory_at
-from ...wire.progress.polling import Poller
-from .pipe import MASK, NONSENSE, YIELD_AFTER_S, NativeEnd, PythonEnd, checked, reader_words, writer_words
+from ...wire.progress.polling import YIELD_AFTER_S, Poller
+from .pipe import MASK, NONSENSE, NativeEnd, PythonEnd, checked, reader_words, writer_words
 
 NUM_SLOTS = 128
 SLOT_BYTES = 128
