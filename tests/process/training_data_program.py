@@ -1,6 +1,9 @@
 """A training whose replicas die by plan, with loaders' workers and a ledger. Started by the launcher.
 
 training_data_program.py FOLDER TOTAL RANK:STEP:MICRO_BATCH_OF_ITS_SHARE ...
+
+A rank dies at the first such micro-batch from that step on when all whose deaths come earlier in the plan are back:
+without one that has the state, the training would begin again.
 """
 
 from __future__ import annotations
@@ -9,6 +12,9 @@ import json
 import os
 import signal
 import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +48,41 @@ def loss_of(model: nn.Module, inputs: Tensor) -> Tensor:
     return loss
 
 
-def main(folder: Path, total: int, *plan: str) -> None:
+@dataclass(frozen=True)
+class Death:
+    """One of the plan."""
+
+    rank: int
+    step: int
+    number: int
+
+    @classmethod
+    def from_argument(cls, argument: str) -> Death:
+        return cls(*map(int, argument.split(":")))
+
+    def mark(self, folder: Path) -> Path:
+        return folder / f"{self.rank}.died"
+
+    def is_over(self, folder: Path) -> bool:
+        """Whether this rank died, and has committed a step since."""
+        mark = self.mark(folder)
+        return mark.exists() and any(
+            log.stat().st_mtime > mark.stat().st_mtime for log in folder.glob(f"{self.rank}-*") if log.stat().st_size
+        )
+
+    def is_due(self, folder: Path, step: int, number: int, plan: Sequence[Death]) -> bool:
+        """Whether the time has come at micro-batch ``number`` of the rank's share. While others are not back, sleep."""
+        if step < self.step or number != self.number or self.mark(folder).exists():
+            return False
+        if all(each.is_over(folder) for each in plan if each.step < self.step):
+            return True
+        time.sleep(0.5)
+        return False
+
+
+def main(folder: Path, total: int, *arguments: str) -> None:
     torch.set_num_threads(1)
+    plan = [Death.from_argument(each) for each in arguments]
     job = training.join("data")
     model = job.replicate(make_model())
     optimizer = job.optimizer(torch.optim.SGD(model.parameters(), lr=0.05))
@@ -52,9 +91,10 @@ def main(folder: Path, total: int, *plan: str) -> None:
     for step in job.steps(loader, total=total):
         with step:
             for number, inputs in enumerate(step):
-                if f"{job.rank}:{step.index}:{number}" in plan and not (folder / f"{job.rank}.died").exists():
-                    (folder / f"{job.rank}.died").touch()
-                    os.kill(os.getpid(), signal.SIGKILL)
+                for death in plan:
+                    if death.rank == job.rank and death.is_due(folder, step.index, number, plan):
+                        death.mark(folder).touch()
+                        os.kill(os.getpid(), signal.SIGKILL)
                 loss = loss_of(model, inputs)
                 loss.backward()  # type: ignore[no-untyped-call]
                 step.record(loss=loss)
