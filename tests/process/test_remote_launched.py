@@ -135,3 +135,28 @@ def test_a_master_that_ends_with_an_error_finds_its_nodes_again(tmp_path: Path) 
     said = [line.split("]: ")[-1] for line in done.stdout.splitlines()]
     for attempt in range(3):
         assert any(each.endswith(f"master {attempt}: 5.0 True") for each in said), done.stdout + done.stderr
+
+
+TWICE = """
+from multiworld import remote
+
+for attempt in range(2):
+    with remote.connect(calls=["os:_exit"]) as nodes:
+        print(f"connection {attempt}:", float(nodes[1].ones(5).sum()), flush=True)
+with remote.connect(calls=["os:_exit"]) as nodes:
+    try:
+        nodes[1].call("os:_exit", 0)
+    except remote.NodeDeadError:
+        nodes[1].wait_alive(30)
+        print("after an end that nobody asked for:", float(nodes[1].ones(6).sum()), flush=True)
+"""
+
+
+def test_a_node_that_has_ended_well_is_started_again_when_its_master_needs_it(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(TWICE)
+    done = run(*RUN, "--nproc-per-node", 2, program)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for line in ("connection 0: 5.0", "connection 1: 5.0", "after an end that nobody asked for: 6.0"):
+        assert line in done.stdout, done.stdout + done.stderr
+    assert "rank 1 failed: its process ended, with exit status 0, while its master needs it" in done.stderr

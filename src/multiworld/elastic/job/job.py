@@ -12,6 +12,7 @@ from math import inf
 
 from ...process.signal_names import signal_name
 from ...wire.messages import Json
+from ...world.launcher.remote_nodes import RemoteNodes
 from .actions import (
     OUR_SIGNALS,
     Action,
@@ -307,6 +308,28 @@ class Job:
         elif returncode and (self.ending.signum is not None or returncode not in OUR_SIGNALS):
             self.ending.note(failure, now)  # it may have failed before we had it stopped, and be the first
         return actions + self.poll(now)
+
+    def remote_told(self, news: RemoteNodes, now: float) -> list[Action]:
+        """The master of remote tensors says how its nodes stand. One that has ended well, and is needed, starts again.
+
+        It is a failure unless the master had closed the connection to it before.
+        """
+        self.remote_master.told(news, now)
+        actions: list[Action] = []
+        for slot, node in self.remote_master.lacking(news):
+            if self.phase is not Phase.RUNNING or slot.agent not in self.nodes.agents:
+                continue
+            self._posts.change(slot, PostState.IDLE)
+            node.not_before = now
+            fields: dict[str, Json] = {"worker": node.id, "agent": slot.agent, "rank": node.rank}
+            if self.remote_master.was_released(node):
+                text = f"rank {node.rank} had ended with the last connection of its master, and is started again"
+                actions.append(Record(kind="restart", text=text, fields=fields))
+            else:
+                text = f"rank {node.rank} failed: its process ended, with exit status 0, while its master needs it"
+                actions.append(Record(kind="worker failed", text=text, fields=fields))
+                actions += self._worker_failed(slot, now, is_fault_of_its_own=True)
+        return actions + self.poll(now) if actions else []
 
     def interrupted(self, signum: int, now: float, why: str = "") -> list[Action]:
         """Somebody asked the job to end: every worker gets the signal, and time to end well."""

@@ -45,13 +45,15 @@ def remote_status(news: RemoteNodes, *, at: float) -> RemoteStatus:
 class RemoteMaster:
     """The worker that is the master of remote tensors, if the job has one: then all other workers are its nodes.
 
-    Nodes end with it. One that has ended well is started again if the master fails after that.
+    Nodes end with it. One that has ended well is started again if the master fails after that, and if the master says
+    that it needs it: a node that a former master released may end after the present one was started.
     """
 
     def __init__(self, posts: Posts) -> None:
         self._posts = posts
         self._rank: int | None = None
         self._is_done = False
+        self._released: frozenset[str] = frozenset()  # workers
         self._stop_at = inf
 
     @property
@@ -59,14 +61,33 @@ class RemoteMaster:
         """When nodes that are still there are asked to end."""
         return self._stop_at
 
-    def told(self, rank: int, now: float) -> None:
-        """That rank says that it is the master. A coordinator that took over may hear it after its end."""
-        if rank == self._rank:
+    def told(self, news: RemoteNodes, now: float) -> None:
+        """A rank says that it is the master, and how its nodes stand.
+
+        A coordinator that took over may hear it after the master's end.
+        """
+        if news.ended:
+            self._released = frozenset(post.id for _, post in self._posts.items())
+        if news.rank == self._rank:
             return
-        self._rank = rank
-        ended = [post for _, post in self._posts.items() if post.state is PostState.SUCCEEDED and post.rank == rank]
+        self._rank = news.rank
+        ended = [
+            post for _, post in self._posts.items() if post.state is PostState.SUCCEEDED and post.rank == news.rank
+        ]
         for post in ended:
             self.succeeded(post, now)
+
+    def lacking(self, news: RemoteNodes) -> list[tuple[Slot, Post]]:
+        """Return the nodes that have ended well, and that their master needs."""
+        lost = {node.number for node in news.nodes if node.lost}
+        if self._is_done or news.ended or not lost:
+            return []
+        ended = [(slot, post) for slot, post in self._posts.items() if post.state is PostState.SUCCEEDED]
+        return [(slot, post) for slot, post in ended if post.rank in lost and post.rank != self._rank]
+
+    def was_released(self, node: Post) -> bool:
+        """Whether the master had closed the connection to it: it was right to end."""
+        return node.id in self._released
 
     def began_anew(self) -> None:
         """All workers are started again."""

@@ -183,7 +183,7 @@ class Coordinator:
                 self.record(record)
         elif isinstance(report, actions.RemoteTold):
             self.remote = remote_status(report.news, at=time.time())
-            self.job.remote_master.told(report.news.rank, now)
+            self._carry_out(self.job.remote_told(report.news, now))
         elif isinstance(report, actions.RosterWanted):
             in_full = agent_id in may_succeed(self._attached, self.agent_id)
             self._mailroom.tell_whole(agent_id, self.roster, in_full=in_full)

@@ -83,7 +83,11 @@ def _nodes_of(world_size: int, settings: Settings) -> Nodes:
         raise
     if (link := process_link()) is not None:
         publisher = Publisher(
-            rank=0, numbers=lambda: nodes.numbers, statistics=lambda: nodes.statistics, tell=link.tell
+            rank=0,
+            numbers=lambda: nodes.numbers,
+            statistics=lambda: nodes.statistics,
+            tell=link.tell,
+            has_ended=lambda: nodes.has_ended,
         )
         publishing.append(publisher)
         publisher.start()

@@ -21,7 +21,10 @@ ABSENT: Final = "it has not come yet"
 
 
 class Publisher:
-    """``statistics`` asks the nodes, and may take a second. ``tell`` gets the news each second, on our thread."""
+    """``statistics`` asks the nodes, and may take a second. ``tell`` gets the news each second, on our thread.
+
+    ``has_ended``: whether nodes are being released, or were.
+    """
 
     def __init__(
         self,
@@ -30,8 +33,10 @@ class Publisher:
         numbers: Callable[[], Iterable[int]],
         statistics: Callable[[], NodesStatistics],
         tell: Callable[[RemoteNodes], None],
+        has_ended: Callable[[], bool],
     ) -> None:
         self._rank, self._numbers, self._statistics, self._tell = rank, numbers, statistics, tell
+        self._has_ended = has_ended
         self._table = WaitTable(counts=False)
         self._ends = threading.Event()
         self._last: RemoteNodes | None = None
@@ -54,7 +59,7 @@ class Publisher:
     def publish(self) -> None:
         """Tell how the nodes stand now."""
         statistics = self._statistics()
-        if self._ends.is_set():  # they were closed meanwhile
+        if self._has_ended():  # so it may show nodes as lost that were released
             return
         self._last = news_of(self._rank, self._numbers(), statistics, self._table.lines())
         self._tell(self._last)
@@ -70,13 +75,14 @@ class Publisher:
 
 def news_of(rank: int, numbers: Iterable[int], statistics: NodesStatistics, lines: Sequence[LineWaits]) -> RemoteNodes:
     """Return what is told. ``numbers``: of all nodes, also of those that have not come."""
-    known = sorted({*numbers, *statistics.nodes})
+    known = [_shown(number, statistics.nodes) for number in sorted({*numbers, *statistics.nodes})]
+    told = sorted(known, key=lambda node: not node.lost)[:MAX_NODES]  # lost ones first: the launcher may start them
     return RemoteNodes(
         rank=rank,
         syncs=statistics.syncs,
-        nodes=tuple(_shown(number, statistics.nodes) for number in known[:MAX_NODES]),
+        nodes=tuple(sorted(told, key=lambda node: node.number)),
         lines=shown_lines(lines),
-        left_out=max(0, len(known) - MAX_NODES),
+        left_out=len(known) - len(told),
     )
 
 

@@ -64,7 +64,7 @@ class Nodes(Mapping[int, Node]):
         self._managers = (manager, bulk_manager)
         self._release = release
         self._lost_at_end: list[RemoteError] = []
-        self._is_open, self._pid = True, os.getpid()
+        self._is_open, self._has_ended, self._pid = True, False, os.getpid()
         self._broadcaster: Broadcaster[NodeEvent] = Broadcaster()
         self._covering: list[open_connections.Covering] = []
         self.sync_points = SyncPoints()
@@ -124,6 +124,11 @@ class Nodes(Mapping[int, Node]):
     def is_open(self) -> bool:
         """Whether ``close`` was not called, and this is the process that made the connection."""
         return self._is_open
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all that was issued is settled or dropped, and the nodes are being released."""
+        return self._has_ended
 
     def wait_alive(self, timeout_s: float | None = None) -> None:
         """Wait until all nodes are there. Raises ConnectError, TimeoutError."""
@@ -216,6 +221,7 @@ class Nodes(Mapping[int, Node]):
 
     def _end(self, *, drop: bool, kill: bool, failed: bool, strict: bool) -> list[RemoteError]:
         """``kill``: processes of nodes that this one has started are not waited for."""
+        self._has_ended = True
         unseen = [*self._lost_at_end, *(error for session in self._sessions for error in session.unseen_errors())]
         is_done = not failed and not (strict and unseen)
         for session in self._sessions:

@@ -3,21 +3,47 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 import pytest
 
 from multiworld.elastic.job.options import RestartBudget, RestartPolicy
 from multiworld.elastic.job.remote import NODES_END_S
+from multiworld.world.launcher.remote_nodes import RemoteNode, RemoteNodes
 
 from .test_job import Hosts, agent, hosts
+
+NODE = RemoteNode(
+    number=1,
+    host="h",
+    pid=1,
+    generation=0,
+    lost="",
+    num_commands=0,
+    num_unconfirmed=0,
+    sent_bytes=0,
+    fetched_bytes=0,
+    num_waits=0,
+    num_failures=0,
+)
 
 
 def with_nodes(policy: RestartPolicy = RestartPolicy.WORKER) -> Hosts:
     """Rank 0 is the master of the nodes 1 and 2."""
     some = hosts(greets=True, policy=policy, budget=RestartBudget(max_restarts=3))
     some.attach(agent("a", num_workers=3))
-    some.job.remote_master.told(0, some.now)
+    tell(some)
     return some
+
+
+def tell(some: Hosts, *lost: int, ended: bool = False) -> None:
+    """The master says how its nodes stand."""
+    some.carry_out(some.job.remote_told(news(*lost, ended=ended), some.now))
+
+
+def news(*lost: int, ended: bool = False) -> RemoteNodes:
+    nodes = tuple(replace(NODE, number=number, lost="it has not come yet" * (number in lost)) for number in (1, 2))
+    return RemoteNodes(rank=0, syncs=0, nodes=nodes, ended=ended)
 
 
 def test_nodes_that_ended_well_are_started_again_with_their_master() -> None:
@@ -28,6 +54,61 @@ def test_nodes_that_ended_well_are_started_again_with_their_master() -> None:
     assert sorted(some.ranks) == [0, 1, 2]
     assert stays in some.running
     assert [place.restarts for place in some.places] == [1, 0, 0]
+
+
+def test_a_released_node_that_ends_after_the_next_master_has_started_is_started_again() -> None:
+    some = with_nodes()
+    tell(some, ended=True)
+    some.fail(0, 3)
+    tell(some, 1, 2)
+    some.fail(1, 0)
+    assert sorted(some.ranks) == [0, 2]  # the master may be about to end, too
+    tell(some, 1, 2)
+    assert sorted(some.ranks) == [0, 1, 2]
+    assert [place.restarts for place in some.places] == [1, 0, 0]
+
+
+def test_nodes_are_started_again_for_the_second_connection_of_one_master() -> None:
+    some = with_nodes()
+    tell(some, ended=True)
+    some.fail(1, 0)
+    some.fail(2, 0)
+    assert sorted(some.ranks) == [0]
+    tell(some, 1, 2)
+    assert sorted(some.ranks) == [0, 1, 2]
+    assert [place.restarts for place in some.places] == [0, 0, 0]
+
+
+def test_a_node_that_ends_well_while_its_master_needs_it_has_failed() -> None:
+    some = with_nodes()
+    some.fail(1, 0)
+    tell(some)
+    assert sorted(some.ranks) == [0, 2]  # it was not missed yet
+    tell(some, 1)
+    assert sorted(some.ranks) == [0, 1, 2]
+    assert [place.restarts for place in some.places] == [0, 1, 0]
+    assert "worker failed" in some.records
+
+
+def test_a_node_that_ends_well_again_and_again_ends_the_job() -> None:
+    some = with_nodes()
+    for _ in range(4):
+        some.fail(1, 0)
+        tell(some, 1)
+        some.pass_time(60.0)
+    assert some.outcome is not None
+    assert some.outcome.status == 1
+    assert "--max-restarts" in some.outcome.text
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_no_node_is_started_again_for_a_master_that_is_done(has_ended: bool) -> None:
+    some = with_nodes()
+    if not has_ended:
+        some.fail(0, 0)
+    some.fail(1, 0)
+    tell(some, 1, ended=has_ended)
+    assert 1 not in some.ranks
 
 
 def test_other_workers_that_ended_well_are_not_started_again() -> None:
@@ -76,7 +157,7 @@ def test_a_coordinator_that_took_over_hears_of_a_master_that_has_ended() -> None
     some = hosts(greets=True, policy=RestartPolicy.WORKER)
     some.attach(agent("a", num_workers=2))
     some.fail(0, 0)
-    some.job.remote_master.told(0, some.now)
+    tell(some, 1)
     some.pass_time(NODES_END_S)
     assert some.outcome is not None
     assert some.outcome.status == 0
