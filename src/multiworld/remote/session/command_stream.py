@@ -159,6 +159,11 @@ class CommandStream:
         with self._lock:
             return self.queue.behind
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that was issued is executed, and what failed of it is known."""
+        return self.queue.told >= self.behind
+
     def is_confirmed(self, position: int) -> bool:
         return self.queue.confirmed > position
 

@@ -343,8 +343,7 @@ class Session:
     ) -> None:
         asked = [
             self.requests.ask_for(records.sync, operation, line, is_users=is_users, stream=stream)
-            for stream in streams
-            if not stream.is_closed
+            for stream in _to_ask(streams)
         ]
         try:
             for waited in asked:
@@ -459,3 +458,9 @@ class Session:
             stream.discard()
             stream.failures.clear()
         self.link.abort()
+
+
+def _to_ask(streams: Sequence[CommandStream]) -> list[CommandStream]:
+    """Return those that may have something left to execute; else one of them: a wait shows that the node is there."""
+    usable = [stream for stream in streams if not stream.is_closed]
+    return [stream for stream in usable if not stream.is_settled] or usable[:1]

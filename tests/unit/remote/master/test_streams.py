@@ -178,6 +178,27 @@ def test_synchronize_waits_for_all_streams_of_the_node(fake: FakeNode) -> None:
     assert fake.sync_points.total == 2
 
 
+def test_synchronize_asks_only_streams_that_have_something_left_and_the_node_in_any_case(fake: FakeNode) -> None:
+    first, second = fake.node.stream(), fake.node.stream()
+    fake.node.synchronize()
+
+    def num_asked() -> int:
+        before = fake.session.requests.next()
+        fake.node.synchronize()
+        return fake.session.requests.next() - before - 1
+
+    assert num_asked() == 1
+    for stream in (first, second):
+        with stream:
+            kept = fake.node.ones(3)
+    assert num_asked() == 2
+    assert num_asked() == 1
+    assert kept.shape == (3,)
+    fake.there._world.abort()
+    with pytest.raises(NodeDeadError):
+        fake.node.synchronize()
+
+
 def test_a_closed_stream_executes_what_it_has_and_takes_nothing_more(fake: FakeNode) -> None:
     stream = fake.node.stream()
     with stream:
