@@ -70,14 +70,16 @@ class Death:
             log.stat().st_mtime > mark.stat().st_mtime for log in folder.glob(f"{self.rank}-*") if log.stat().st_size
         )
 
-    def is_due(self, folder: Path, step: int, number: int, plan: Sequence[Death]) -> bool:
-        """Whether the time has come at micro-batch ``number`` of the rank's share. While others are not back, sleep."""
-        if step < self.step or number != self.number or self.mark(folder).exists():
-            return False
+    def is_due(self, folder: Path, step: int, number: int) -> bool:
+        """Whether the time has come at micro-batch ``number`` of the rank's share, if nobody has to be back before."""
+        return step >= self.step and number == self.number and not self.mark(folder).exists()
+
+    def happen(self, folder: Path, plan: Sequence[Death]) -> None:
+        """Die, if all that died before are back. Else this step takes longer: they can come only between steps."""
         if all(each.is_over(folder) for each in plan if each.step < self.step):
-            return True
+            self.mark(folder).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.5)
-        return False
 
 
 def main(folder: Path, total: int, *arguments: str) -> None:
@@ -92,9 +94,8 @@ def main(folder: Path, total: int, *arguments: str) -> None:
         with step:
             for number, inputs in enumerate(step):
                 for death in plan:
-                    if death.rank == job.rank and death.is_due(folder, step.index, number, plan):
-                        death.mark(folder).touch()
-                        os.kill(os.getpid(), signal.SIGKILL)
+                    if death.rank == job.rank and death.is_due(folder, step.index, number):
+                        death.happen(folder, plan)
                 loss = loss_of(model, inputs)
                 loss.backward()  # type: ignore[no-untyped-call]
                 step.record(loss=loss)
