@@ -222,8 +222,7 @@ class Job:
         alive = self._posts.alive_on(agent_id)
         missing = [slot for slot, post in alive if post.id not in workers and now - post.started_at > ORDER_S]
         for slot in missing:  # the order to start it was lost, or the report of its end
-            self._posts.change(slot, PostState.IDLE)
-            self._posts[slot].not_before = now
+            self._posts.vacate(slot, now)
         if not self._master.ask_again(agent_id, self.generation, now) and not missing:
             return []
         text = f"{len(missing)} workers of host {agent_id} are not there, though they were started"
@@ -279,8 +278,7 @@ class Job:
             self._posts.change(slot, PostState.SUCCEEDED)
             self.remote_master.succeeded(worker, now)
             return self.poll(now)
-        self._posts.change(slot, PostState.IDLE)
-        worker.not_before = now
+        self._posts.vacate(slot, now)
         actions: list[Action] = []
         if returncode and not was_stopping:
             self.ending.note(failure, now)
@@ -319,8 +317,7 @@ class Job:
         for slot, node in self.remote_master.lacking(news):
             if self.phase is not Phase.RUNNING or slot.agent not in self.nodes.agents:
                 continue
-            self._posts.change(slot, PostState.IDLE)
-            node.not_before = now
+            self._posts.vacate(slot, now)
             fields: dict[str, Json] = {"worker": node.id, "agent": slot.agent, "rank": node.rank}
             if self.remote_master.was_released(node):
                 text = f"rank {node.rank} had ended with the last connection of its master, and is started again"

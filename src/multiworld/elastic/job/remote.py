@@ -71,19 +71,16 @@ class RemoteMaster:
         if news.rank == self._rank:
             return
         self._rank = news.rank
-        ended = [
-            post for _, post in self._posts.items() if post.state is PostState.SUCCEEDED and post.rank == news.rank
-        ]
-        for post in ended:
-            self.succeeded(post, now)
+        for _, post in self._ended():
+            if post.rank == news.rank:
+                self.succeeded(post, now)
 
     def lacking(self, news: RemoteNodes) -> list[tuple[Slot, Post]]:
         """Return the nodes that have ended well, and that their master needs."""
         lost = {node.number for node in news.nodes if node.lost}
         if self._is_done or news.ended or not lost:
             return []
-        ended = [(slot, post) for slot, post in self._posts.items() if post.state is PostState.SUCCEEDED]
-        return [(slot, post) for slot, post in ended if post.rank in lost and post.rank != self._rank]
+        return [(slot, post) for slot, post in self._ended() if post.rank in lost and post.rank != self._rank]
 
     def was_released(self, node: Post) -> bool:
         """Whether the master had closed the connection to it: it was right to end."""
@@ -119,9 +116,11 @@ class RemoteMaster:
         """
         if self._rank is None or worker.rank != self._rank:
             return []
-        ended = [(slot, post) for slot, post in self._posts.items() if post.state is PostState.SUCCEEDED]
-        nodes = [(slot, post) for slot, post in ended if is_there(slot.agent)]
-        for slot, post in nodes:
-            self._posts.change(slot, PostState.IDLE)
-            post.not_before = now
+        nodes = [(slot, post) for slot, post in self._ended() if is_there(slot.agent)]
+        for slot, _ in nodes:
+            self._posts.vacate(slot, now)
         return [post for _, post in nodes]
+
+    def _ended(self) -> list[tuple[Slot, Post]]:
+        """Return the workers that have ended well."""
+        return [(slot, post) for slot, post in self._posts.items() if post.state is PostState.SUCCEEDED]

@@ -111,6 +111,11 @@ class Posts:
         post.state = state
         self._count(slot, post, 1)
 
+    def vacate(self, slot: Slot, now: float) -> None:
+        """Its worker has ended: another may be started, from now on."""
+        self.change(slot, PostState.IDLE)
+        self[slot].not_before = now
+
     def _count(self, slot: Slot, post: Post, by: int) -> None:
         self._num_alive[slot.agent] += by * post.is_alive
         self._num_unfinished[slot.agent] += by * (post.state is not PostState.SUCCEEDED)

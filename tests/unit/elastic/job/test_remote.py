@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
 
 import pytest
 
 from multiworld.elastic.job.options import RestartBudget, RestartPolicy
 from multiworld.elastic.job.remote import NODES_END_S
-from multiworld.world.launcher.remote_nodes import RemoteNode, RemoteNodes
+from multiworld.world.launcher.remote_nodes import RemoteNodes
+from tests.unit.world.launcher.test_remote_nodes import remote_node
 
 from .test_job import Hosts, agent, hosts
-
-NODE = RemoteNode(
-    number=1,
-    host="h",
-    pid=1,
-    generation=0,
-    lost="",
-    num_commands=0,
-    num_unconfirmed=0,
-    sent_bytes=0,
-    fetched_bytes=0,
-    num_waits=0,
-    num_failures=0,
-)
 
 
 def with_nodes(policy: RestartPolicy = RestartPolicy.WORKER) -> Hosts:
@@ -42,7 +28,7 @@ def tell(some: Hosts, *lost: int, ended: bool = False) -> None:
 
 
 def news(*lost: int, ended: bool = False) -> RemoteNodes:
-    nodes = tuple(replace(NODE, number=number, lost="it has not come yet" * (number in lost)) for number in (1, 2))
+    nodes = tuple(remote_node(number, "it has not come yet" if number in lost else "") for number in (1, 2))
     return RemoteNodes(rank=0, syncs=0, nodes=nodes, ended=ended)
 
 
