@@ -75,12 +75,13 @@ class Publisher:
 
 def news_of(rank: int, numbers: Iterable[int], statistics: NodesStatistics, lines: Sequence[LineWaits]) -> RemoteNodes:
     """Return what is told. ``numbers``: of all nodes, also of those that have not come."""
-    known = [_shown(number, statistics.nodes) for number in sorted({*numbers, *statistics.nodes})]
-    told = sorted(known, key=lambda node: not node.lost)[:MAX_NODES]  # lost ones first: the launcher may start them
+    there = {number for number, report in statistics.nodes.items() if not report.lost}
+    known = sorted({*numbers, *statistics.nodes}, key=lambda number: (number in there, number))
+    told = known[:MAX_NODES]  # lost ones first: the launcher may start them
     return RemoteNodes(
         rank=rank,
         syncs=statistics.syncs,
-        nodes=tuple(sorted(told, key=lambda node: node.number)),
+        nodes=tuple(_shown(number, statistics.nodes) for number in sorted(told)),
         lines=shown_lines(lines),
         left_out=len(known) - len(told),
     )
