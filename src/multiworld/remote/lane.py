@@ -1,10 +1,11 @@
-"""Messages of one tag, received while the thread that works on them is busy: it reads itself only when it waits."""
+"""Messages of bytes with one tag. Received while the thread that works on them is busy: it reads only when it waits."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from ..channel.payload.small_message import Received, SmallMessage
@@ -105,6 +106,12 @@ def listen(
     listener = Listener(world, tag, peer, take, ended)
     listener.post()
     return listener
+
+
+def send(world: World, packed: bytearray, peer: int, tag: int) -> None:
+    """Send bytes as one message, at once where the channel can do so. Raises the error of a world that is broken."""
+    if not world.send_bytes(packed, peer, tag):
+        world.start_send_tensors(torch.frombuffer(packed, dtype=torch.uint8), peer, tag, None)
 
 
 def bytes_of(received: Received) -> memoryview:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from ...errors import MultiworldError
 from ...world.world import World
+from ..lane import send
 from ..peer_memory import MIN_BYTES
 from ..protocol import lanes
 from ..protocol.elements import elements_of
@@ -56,5 +56,4 @@ class Replies:
 
     def _send(self, packed: bytearray, tag: int) -> None:
         with suppress(MultiworldError):
-            if not self._world.send_bytes(packed, lanes.MASTER, tag):
-                self._world.start_send_tensors(torch.frombuffer(packed, dtype=torch.uint8), lanes.MASTER, tag, None)
+            send(self._world, packed, lanes.MASTER, tag)

@@ -8,10 +8,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
-import torch
-
 from ...errors import MultiworldError
 from ...world.world import World
+from ..lane import send
 from ..protocol import lanes, records
 from ..protocol.messages import Executed
 from .command_queue import Command, CommandQueue
@@ -218,11 +217,8 @@ class CommandStream:
     @plainly
     def transmit(self, batch: bytes) -> None:
         """Send records. Raises the error of a world that is broken."""
-        packed = bytearray(batch)
         self._statistics.num_batches += 1
-        tag = lanes.FIRST_STREAM + self.number
-        if not self._world.send_bytes(packed, lanes.NODE, tag):
-            self._world.start_send_tensors(torch.frombuffer(packed, dtype=torch.uint8), lanes.NODE, tag, None)
+        send(self._world, bytearray(batch), lanes.NODE, lanes.FIRST_STREAM + self.number)
 
     # ---- how far the node is behind
 

@@ -20,7 +20,7 @@ from ...errors import MultiworldError
 from ...wire.progress.operation import Operation
 from ...world.world import World
 from ..errors import ConnectionEndedError, NodeDeadError, RemoteError
-from ..lane import listen
+from ..lane import listen, send
 from ..peer_memory import PeerMemory
 from ..protocol import lanes, records
 from ..protocol.calls import DeclaredCall
@@ -330,9 +330,8 @@ class Session:
 
     @plainly
     def _tell_on(self, link: Link, message: ToNode, tag: int) -> None:
-        encoded = torch.frombuffer(bytearray(TO_NODE.encode(message)), dtype=torch.uint8)
         try:
-            link.world.start_send_tensors(encoded, lanes.NODE, tag, None)
+            send(link.world, bytearray(TO_NODE.encode(message)), lanes.NODE, tag)
         except MultiworldError as error:
             self._life.lose(reason_of(error), link)
 
