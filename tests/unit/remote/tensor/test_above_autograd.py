@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -77,6 +78,26 @@ def test_a_batch_times_a_batch_of_one_into_out_and_with_autocast(node: Node) -> 
     assert torch.equal(values(out), torch.matmul(one, other, out=torch.empty(0)))
     with torch.autocast("cpu"):
         assert_same([node.send(one) @ node.send(other)], [one @ other])
+
+
+@pytest.mark.parametrize("others", [(5, 4), (5,), (3, 5, 4)])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_operator_of_products_does_what_the_function_does(
+    node: Node, others: tuple[int, ...], autocast: bool
+) -> None:
+    one, other = drawn(2, 5), drawn(*others)
+    there = node.send(one).requires_grad_(), node.send(other).requires_grad_()
+    here = one.requires_grad_(), other.requires_grad_()
+    with torch.autocast("cpu", enabled=autocast):
+        assert_same([there[0] @ there[1]], [here[0] @ here[1]])
+        assert kernels_of(there[0] @ there[1]) == kernels_of(here[0] @ here[1])
+    assert_same(gradients(operator.matmul, *there), gradients(operator.matmul, *here))
+
+
+def test_the_operator_of_products_takes_what_a_transform_makes_of_matrices(node: Node) -> None:
+    batch = drawn(3, 4, 4)
+    product = torch.func.vmap(lambda matrix: matrix @ matrix)
+    assert_same([product(node.send(batch))], [product(batch)])
 
 
 def test_other_tensors_never_come_here(node: Node) -> None:
