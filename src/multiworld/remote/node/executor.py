@@ -178,11 +178,11 @@ class Executor:
 
     # ---- news
 
-    def report(self) -> None:
-        """Tell the master what was executed, and what failed."""
-        executed = Executed(stream=self._stream, position=self._position, failures=tuple(self._failures))
+    def report(self, request: int | None = None) -> None:
+        """Tell the master what was executed, and what failed. ``request``: it is the answer to that."""
+        failures = tuple(self._failures)
         self._reported, self._failures, self._has_news = self._position, [], False
-        self._replies.tell(executed)
+        self._replies.tell(Executed(stream=self._stream, position=self._position, failures=failures, request=request))
 
     # ---- operators
 
@@ -336,8 +336,7 @@ class Executor:
         request = records.read_sync(body)
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             self._wait_gpus()
-        self._report_this()
-        self._replies.say(request, Outcome(shown=None))
+        self._report_this(request)
 
     def _wait_gpus(self) -> None:
         """Wait for the kernels that this process has started. One that failed shows it only here."""
@@ -360,8 +359,8 @@ class Executor:
         self.is_ended = True
         self._report_this()
 
-    def _report_this(self) -> None:
+    def _report_this(self, request: int | None = None) -> None:
         """Tell that this record is executed, too."""
         self._position += 1
-        self.report()
+        self.report(request)
         self._position -= 1

@@ -90,11 +90,15 @@ class Ending:
 @message("executed")
 @dataclass(frozen=True, kw_only=True)
 class Executed:
-    """All records of ``stream`` before ``position`` were executed; those in ``failures`` failed."""
+    """All records of ``stream`` before ``position`` were executed; those in ``failures`` failed.
+
+    ``request``: of the last of them, a sync. This is the answer to it as well.
+    """
 
     stream: int
     position: int
     failures: tuple[Failed, ...] = ()
+    request: int | None = None
 
 
 @message("outcome")

@@ -238,10 +238,6 @@ class CommandStream:
             self.queue.confirm(position)
         self.room.confirm(position)
 
-    def wait_told(self, position: int, is_lost: Callable[[], bool]) -> None:
-        """Wait until it is known which records before ``position`` failed, or the node is lost."""
-        self.room.wait_while(lambda: self.queue.told < position and not is_lost() and not self._is_over())
-
     def _is_behind(self) -> bool:
         if self._is_over():
             return False

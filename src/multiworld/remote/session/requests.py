@@ -69,10 +69,11 @@ class Requests:
         is_users: bool = True,
         place: Origin = None,
         stream: CommandStream | None = None,
+        flush_others: bool = True,
     ) -> Waited:
         """Queue a record that is answered, and send it with all that it may need. Default: this thread's stream.
 
-        ``place``: the user's, of that line, if the caller knows it.
+        ``place``: the user's, of that line, if the caller knows it. ``flush_others``: False if the caller did.
         """
         request = self.next()
         if stream is None:
@@ -81,7 +82,8 @@ class Requests:
             return Waited(request, stream.queue.position, operation, line, stream)
         if is_users and self._life.recovery is not None:
             stream.wait_for_room()  # a log that is full grows by nothing but what cuts it
-        self._streams.flush_others(stream)
+        if flush_others:
+            self._streams.flush_others(stream)
         if is_users and place is None:
             place = origin(sys._getframe())
         return Waited(request, stream.request((record(request), operation, place)), operation, line, stream)

@@ -42,7 +42,7 @@ from ..protocol.messages import (
     ToMaster,
     ToNode,
 )
-from ..protocol.reply import read
+from ..protocol.reply import read, with_elements
 from .answers import Answers
 from .command_queue import ignore
 from .command_stream import CommandStream, SessionStatistics
@@ -222,6 +222,8 @@ class Session:
             stream = self.streams.numbered(said.stream)
             if stream is not None:
                 stream.executed(said)
+            if said.request is not None:
+                link.answers.came(memoryview(with_elements(said.request, b"")))
         elif isinstance(said, Declined):
             self.loader.give_up(said.id)
         elif isinstance(said, HasRoom):
@@ -340,13 +342,15 @@ class Session:
     def _wait_executed(
         self, streams: Sequence[CommandStream], operation: str, line: str, *, is_users: bool = True
     ) -> None:
+        unsettled = _to_ask(streams)
+        self.streams.flush_others(*unsettled)
         asked = [
-            self.requests.ask_for(records.sync, operation, line, is_users=is_users, stream=stream)
-            for stream in _to_ask(streams)
+            self.requests.ask_for(records.sync, operation, line, is_users=is_users, stream=stream, flush_others=False)
+            for stream in unsettled
         ]
         try:
             for waited in asked:
-                self.requests.wait_for(waited, partial(self._executed, waited))
+                self.requests.wait_for(waited, partial(self.requests.reply_on, waited=waited))
         finally:
             for waited in asked:
                 self.requests.close(waited.request)
@@ -354,12 +358,6 @@ class Session:
             if stream.last_position is not None:
                 stream.wait_confirmed(stream.last_position)
                 self._check_alive(operation, line)
-
-    def _executed(self, waited: Waited, link: Link) -> None:
-        """Receive the answer to a ``sync``, and know what failed before it: the node said that first."""
-        self.requests.reply_on(link, waited)
-        if waited.stream is not None and waited.position is not None:
-            waited.stream.wait_told(waited.position + 1, lambda: link.lost)
 
     def _seen(self, failed: Failed) -> RemoteError:
         """Return the error that somebody gets now: it may be that of another node, whose tensor was to come here."""

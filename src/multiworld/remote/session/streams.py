@@ -53,10 +53,10 @@ class Streams:
     def numbered(self, number: int) -> CommandStream | None:
         return self._by_number.get(number)
 
-    def flush_others(self, stream: CommandStream) -> None:
-        """Send what the other streams have: somebody is about to wait for a command that may need it."""
+    def flush_others(self, *streams: CommandStream) -> None:
+        """Send what other streams have: somebody is about to wait for a command of these that may need it."""
         for each in self.all():
-            if each is not stream:
+            if each not in streams:
                 if each.queue.waiting:
                     each.flush(may_wait=False)
                 each.begin_anew()
