@@ -60,6 +60,26 @@ def test_a_program_that_ends_without_waiting_flushes_all_and_says_what_nobody_sa
     assert kept.read_text() == "kept"
 
 
+FAILING = """
+from multiworld import remote
+
+with remote.local(2) as nodes:
+    x = nodes[1].ones(3) + nodes[2].ones(3).to_node(1)
+    raise ValueError("of the program")
+"""
+
+
+def test_an_error_of_the_program_is_all_that_it_shows(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(FAILING)
+    done = warm_programs.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=scaled(40), check=False
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stderr.startswith("Traceback (most recent call last):\n"), done.stderr
+    assert done.stderr.endswith("ValueError: of the program\n"), done.stderr
+
+
 INTERRUPTED = """
 from multiworld import remote
 

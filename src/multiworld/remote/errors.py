@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from ..errors import MultiworldError
+from typing import Final
+
+from ..errors import (
+    MultiworldError,
+    PeerDiedError,
+    PeerLeftError,
+    PeerSilentError,
+    PeerStoppedError,
+    PeerUnreachableError,
+    WorldBrokenError,
+)
 
 
 class RemoteError(MultiworldError):
@@ -172,3 +182,19 @@ class DeviceNameError(RemoteError):
             f'"remote:N" is no device in this process: {self.reason}. '
             "All else works without the name: nodes[1].load(model), nodes[1].send(tensor), tensor.fetch()"
         )
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what happened to the peer, without the advice that is for those who use worlds."""
+    if not isinstance(error, WorldBrokenError):
+        return str(error)
+    return f"{_WHAT_HAPPENED.get(type(error), 'the connection broke')}: {error.cause}"
+
+
+_WHAT_HAPPENED: Final[dict[type[WorldBrokenError], str]] = {
+    PeerDiedError: "it died",
+    PeerStoppedError: "it is stopped",
+    PeerSilentError: "it is silent",
+    PeerUnreachableError: "it cannot be reached",
+    PeerLeftError: "it left",
+}

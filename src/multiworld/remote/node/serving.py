@@ -12,11 +12,20 @@ from dataclasses import dataclass
 
 import torch
 
-from ...errors import JoinError, JoinTimeoutError, MultiworldError, ProtocolError, WorldBrokenError, WorldClosedError
+from ...errors import (
+    JoinError,
+    JoinTimeoutError,
+    MultiworldError,
+    PeerLeftError,
+    ProtocolError,
+    WorldBrokenError,
+    WorldClosedError,
+)
 from ...process.facts import resident_bytes
 from ...wire.progress.operation import Operation
 from ...world.manager import WorldManager
 from ...world.world import World
+from ..errors import reason_of
 from ..joining import join_beside, join_shared
 from ..lane import Lane, listen
 from ..peer_memory import Mark
@@ -125,7 +134,7 @@ def _serve_one(
         try:
             bulk = asyncio.run(join_beside(world, _join(bulk_manager, bulk_name, options, options.backend)))
         except (WorldBrokenError, WorldClosedError) as error:
-            logger.warning("node %d lost its master while it came: %s", options.number, error)
+            logger.warning("node %d lost its master while it came: %s", options.number, reason_of(error))
             return False
         worlds.append(bulk)
         session = Session(options, world, bulk, join_with(bulk_manager))
@@ -133,7 +142,7 @@ def _serve_one(
         try:
             session.run()
         except (WorldBrokenError, WorldClosedError) as error:  # closed here: the other world of the two broke first
-            logger.warning("node %d lost its master: %s", options.number, error)
+            _log_loss(options.number, next((each.error for each in worlds if each.error is not None), error))
         finally:
             session.close()
     finally:
@@ -142,6 +151,14 @@ def _serve_one(
             each.blocking.leave(LEAVE_S)
     session.join_streams()
     return session.was_ended
+
+
+def _log_loss(number: int, error: MultiworldError) -> None:
+    """A master that leaves before it is done was interrupted, or its program raised an error, which it shows itself."""
+    if isinstance(error, PeerLeftError):
+        logger.info("the master of node %d left", number)
+    else:
+        logger.warning("node %d lost its master: %s", number, reason_of(error))
 
 
 class Session:

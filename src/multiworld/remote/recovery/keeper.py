@@ -8,8 +8,7 @@ import time
 from typing import Final
 
 from ...errors import MultiworldError
-from ..errors import NodeDeadError, RemoteOperationError
-from ..session.lifetime import reason_of
+from ..errors import NodeDeadError, RemoteOperationError, reason_of
 from .node_recovery import NodeRecovery
 from .schedule import Schedule
 

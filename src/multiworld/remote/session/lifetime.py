@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Final
 
-from ...errors import (
-    PeerDiedError,
-    PeerLeftError,
-    PeerSilentError,
-    PeerStoppedError,
-    PeerUnreachableError,
-    WorldBrokenError,
-)
 from ...world.world import World
+from ..errors import reason_of
 from ..peer_memory import PeerMemory
 from .answers import Answers
 from .recovering import Recovery
@@ -128,19 +120,3 @@ class Lifetime:
 
     def _broke(self, link: Link, world: World, closed: str) -> None:
         self.lose(closed if world.error is None else reason_of(world.error), link)
-
-
-def reason_of(error: BaseException) -> str:
-    """Return what happened to the node, without the advice that is for those who use worlds."""
-    if not isinstance(error, WorldBrokenError):
-        return str(error)
-    return f"{_WHAT_HAPPENED.get(type(error), 'the connection broke')}: {error.cause}"
-
-
-_WHAT_HAPPENED: Final[dict[type[WorldBrokenError], str]] = {
-    PeerDiedError: "it died",
-    PeerStoppedError: "it is stopped",
-    PeerSilentError: "it is silent",
-    PeerUnreachableError: "it cannot be reached",
-    PeerLeftError: "it left",
-}

@@ -12,6 +12,7 @@ from torch import Tensor
 from ...channel.payload.tensors import memory_of
 from ...errors import MultiworldError
 from ...wire.progress.operation import Operation
+from ..errors import reason_of
 from ..protocol import lanes, records, specs
 from ..protocol.elements import elements_of, shares_memory
 from ..protocol.messages import Arrives, HasRoom, ToNode, Written
@@ -20,7 +21,7 @@ from .command_stream import SessionStatistics
 from .large_origins import LARGE_BYTES
 from .large_origins import note as note_large
 from .large_tensors import LargeTensors
-from .lifetime import Lifetime, Link, reason_of
+from .lifetime import Lifetime, Link
 from .origins import Origin, line_of, origin
 from .plainly import plainly
 from .recovering import Recovery

@@ -9,12 +9,12 @@ from typing import NamedTuple, TypeVar
 
 from ...errors import MultiworldError
 from ...wire.progress.waiting import start_and_wait
-from ..errors import NodeReturnsError, RemoteError
+from ..errors import NodeReturnsError, RemoteError, reason_of
 from ..protocol import lanes
 from ..protocol.messages import TO_MASTER, Failed, Outcome, ToMaster
 from ..protocol.reply import read
 from .command_stream import CommandStream
-from .lifetime import Lifetime, Link, reason_of
+from .lifetime import Lifetime, Link
 from .origins import Origin, origin
 from .plainly import plainly
 from .streams import Streams

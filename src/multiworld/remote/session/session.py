@@ -19,7 +19,7 @@ import torch
 from ...errors import MultiworldError
 from ...wire.progress.operation import Operation
 from ...world.world import World
-from ..errors import ConnectionEndedError, NodeDeadError, RemoteError
+from ..errors import ConnectionEndedError, NodeDeadError, RemoteError, reason_of
 from ..lane import listen, send
 from ..peer_memory import PeerMemory
 from ..protocol import lanes, records
@@ -48,7 +48,7 @@ from .command_queue import ignore
 from .command_stream import CommandStream, SessionStatistics
 from .discarding import discard_reply
 from .fetcher import Fetcher
-from .lifetime import Lifetime, Link, reason_of
+from .lifetime import Lifetime, Link
 from .loader import Loader
 from .not_compiled import CompileProblems
 from .origins import here
