@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from multiworld import remote
+from multiworld.errors import PeerLeftError, WorldBrokenError
+from multiworld.remote.session.session import Session
 from multiworld.testing import scaled
 from tests import warm_programs
 
@@ -78,6 +81,43 @@ def test_an_error_of_the_program_is_all_that_it_shows(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stderr.startswith("Traceback (most recent call last):\n"), done.stderr
     assert done.stderr.endswith("ValueError: of the program\n"), done.stderr
+
+
+SENDING = """
+import torch
+from multiworld import remote
+
+with remote.local(1) as nodes:
+    nodes[1].ones(3)
+    kept = nodes[1].send(torch.ones(1 << 28, dtype=torch.uint8), non_blocking=True)
+"""
+
+
+def test_a_program_may_end_while_a_tensor_is_sent(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(SENDING)
+    for _ in range(2):
+        done = warm_programs.run(
+            [sys.executable, str(program)], capture_output=True, text=True, timeout=scaled(40), check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_node_that_leaves_when_all_is_done_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    say_end = Session.say_end
+
+    def say_slowly(session: Session) -> None:
+        say_end(session)
+        left.append(session.world.wait_broken_blocking())
+
+    left: list[WorldBrokenError] = []
+    monkeypatch.setattr(Session, "say_end", say_slowly)
+    with remote.local(1) as nodes:
+        nodes[1].ones(3)
+    assert [type(each) for each in left] == [PeerLeftError]
+    assert "lost" not in caplog.text
 
 
 INTERRUPTED = """

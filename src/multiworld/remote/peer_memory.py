@@ -10,6 +10,7 @@ import errno
 import os
 import secrets
 import socket
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from torch import Tensor
@@ -18,7 +19,7 @@ from ..errors import ProtocolError, ReasonError
 
 MIN_BYTES: Final = 1024 * 1024
 """Smaller tensors go over the channel: it takes them faster than the two processes can agree on an address."""
-CHUNK_BYTES: Final = 16 * 1024 * 1024  # of one call: an interrupt waits for its end
+CHUNK_BYTES: Final = 16 * 1024 * 1024  # of one call: an interrupt waits for its end, and who gives up
 MARK_BYTES: Final = 16
 
 
@@ -90,13 +91,17 @@ class PeerMemory:
 
         The mark is checked afterwards: without it, the peer may have changed that memory meanwhile.
         """
-        self._move(_read, "read", address, target.data_ptr(), target.nbytes)
+        for at, size_bytes in _chunks(target):
+            self._move(_read, "read", address + at, target.data_ptr() + at, size_bytes)
         self.check()
 
-    def write(self, address: int, source: Tensor) -> None:
-        """Copy a tensor to an address of the peer. Raises PeerMemoryError."""
+    def write(self, address: int, source: Tensor, is_given_up: Callable[[], bool] = lambda: False) -> None:
+        """Copy a tensor to an address of the peer. Raises PeerMemoryError, also soon after it is given up."""
         self.check()
-        self._move(_write, "written", address, source.data_ptr(), source.nbytes)
+        for at, size_bytes in _chunks(source):
+            if is_given_up():
+                raise PeerMemoryError("it was given up")
+            self._move(_write, "written", address + at, source.data_ptr() + at, size_bytes)
 
     def check(self) -> None:
         """Raises PeerMemoryError if the peer is gone, or has erased its mark."""
@@ -108,11 +113,17 @@ class PeerMemory:
     def _move(self, move: Any, what: str, theirs: int, ours: int, size_bytes: int) -> None:
         at = 0
         while at < size_bytes:
-            part = min(size_bytes - at, CHUNK_BYTES)
-            moved = move(self._pid, _Part(ours + at, part), 1, _Part(theirs + at, part), 1, 0)
+            left = size_bytes - at
+            moved = move(self._pid, _Part(ours + at, left), 1, _Part(theirs + at, left), 1, 0)
             if moved <= 0:
                 raise PeerMemoryError(_reason(ctypes.get_errno() if moved else errno.EFAULT, what))
             at += moved
+
+
+def _chunks(tensor: Tensor) -> Iterator[tuple[int, int]]:
+    """Yield where each part of one call begins, and its bytes."""
+    for at in range(0, tensor.nbytes, CHUNK_BYTES):
+        yield at, min(tensor.nbytes - at, CHUNK_BYTES)
 
 
 class _Part(ctypes.Structure):

@@ -284,10 +284,12 @@ class FakeNode:
         self._thread.join(PATIENCE_S)
 
     def close(self) -> None:
-        if self.session.dead is None and self.session.ended is None:
+        is_there = not self.session.is_over
+        if is_there:
             self.session.flush()
-            self.session.say_end()
         self.session.end("the test is over")
+        if is_there:
+            self.session.say_end()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the node does not end"
 

@@ -31,6 +31,14 @@ def test_tensors_are_read_and_written(num_bytes: int) -> None:
     assert torch.equal(theirs, 255 - ours)
 
 
+def test_a_write_that_is_given_up_ends_behind_the_present_part() -> None:
+    mark, theirs = Mark(), torch.zeros(3 * CHUNK_BYTES, dtype=torch.uint8)
+    looks = iter([False, True])
+    with pytest.raises(PeerMemoryError, match="given up"):
+        memory_with(mark).write(theirs.data_ptr(), torch.ones_like(theirs), lambda: next(looks))
+    assert theirs.sum() == CHUNK_BYTES
+
+
 def test_only_a_process_of_this_host_that_shows_its_mark_is_read() -> None:
     mark, other = Mark(), Mark()
     assert PeerMemory.of(os.getpid(), "another host", mark.text, mark.address) is None

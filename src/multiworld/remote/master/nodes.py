@@ -225,12 +225,12 @@ class Nodes(Mapping[int, Node]):
         unseen = [*self._lost_at_end, *(error for session in self._sessions for error in session.unseen_errors())]
         is_done = not failed and not (strict and unseen)
         for session in self._sessions:
-            if not session.is_over:
-                if drop:
-                    session.tell(Drop())
-                if is_done:
-                    session.say_end()
-            session.end(CLOSED)
+            is_there = not session.is_over
+            if is_there and drop:
+                session.tell(Drop())
+            session.end(CLOSED)  # first: a node that hears that all is done leaves at once, and is not lost
+            if is_there and is_done:
+                session.say_end()
         for node in list(self._nodes.values()):
             node.refuse(CLOSED)
         self._roster.close()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from torch import Tensor
 
@@ -16,6 +17,10 @@ from ..peer_memory import MIN_BYTES, PeerMemory, PeerMemoryError
 from ..protocol import lanes
 from .lifetime import Link
 from .room import Room
+
+logger = logging.getLogger(__name__)
+
+END_S: Final = 5.0  # a part of a tensor takes some milliseconds
 
 
 class Written(NamedTuple):
@@ -68,8 +73,10 @@ class LargeTensors:
         if written.operation.done:  # given up, or the node is lost
             return
         try:
-            written.memory.write(address, written.elements)
+            written.memory.write(address, written.elements, lambda: written.operation.done)
         except PeerMemoryError as error:
+            if written.operation.done:
+                return
             self._was_written(written.link, id_, error)
             written.operation.fail(error)
             return
@@ -83,9 +90,11 @@ class LargeTensors:
                 written.operation.fail(PeerMemoryError("the node is lost"))
 
     def end(self, link: Link) -> None:
-        """Nothing is written any more."""
+        """Nothing is written any more, and no thread uses a tensor: at the end of the program it would be too late."""
         self.lost(link)
         self._writer.stop()
+        if not self._writer.join(END_S):
+            logger.warning("a tensor is still being written into the memory of a node")
 
     def wait(self, link: Link, sending: Operation[None]) -> None:
         """Wait until it is sent, or given up. Raises the error of a world that is broken."""

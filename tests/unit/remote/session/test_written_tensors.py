@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 from multiworld.remote import large_memory
 from multiworld.remote.errors import NodeDeadError, NodeMemoryError
 from multiworld.remote.large_memory import LargeMemory
-from multiworld.remote.peer_memory import MIN_BYTES
+from multiworld.remote.peer_memory import MIN_BYTES, PeerMemory, PeerMemoryError
 from multiworld.wire.progress.operation import Operation
 
 from ..fake_node import PATIENCE_S, FakeNode, remote_of, values
@@ -77,6 +78,25 @@ def test_a_write_waits_until_what_was_there_is_read(fake: FakeNode) -> None:
 def test_a_send_that_does_not_wait_is_there_when_it_is_needed(fake: FakeNode) -> None:
     there = fake.node.send(torch.ones(NUM), non_blocking=True)
     assert values(there.sum()).item() == NUM
+
+
+def test_the_end_waits_for_the_thread_that_writes(fake: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes = threading.Event()
+
+    def write(memory: PeerMemory, address: int, source: torch.Tensor, is_given_up: Callable[[], bool]) -> None:
+        writes.set()
+        until = time.monotonic() + PATIENCE_S
+        while not is_given_up() and time.monotonic() < until:
+            time.sleep(0.001)
+        raise PeerMemoryError("it was given up")
+
+    monkeypatch.setattr(PeerMemory, "write", write)
+    fake.node.send(torch.ones(NUM), non_blocking=True)
+    assert writes.wait(PATIENCE_S)
+    fake.session.end("it is over")
+    assert not [each for each in threading.enumerate() if each.name == "multiworld-write"]
+    assert fake.session.dead is None
+    fake.session.say_end()
 
 
 def test_a_node_without_room_says_so(fake: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
