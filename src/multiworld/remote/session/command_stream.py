@@ -24,11 +24,14 @@ BATCH: Final = 128
 FIRST_BATCH: Final = 8
 """And so many after a wait, as the node has nothing to do then; twice as many with each batch after it, up to BATCH."""
 TICK_S: Final = 0.001
-"""Commands wait at most so long for others, if nobody waits for them; twice as long where others were just sent, or
-the last tick found none."""
-MAX_IDLE_TICKS: Final = 2
-"""A master that issues nothing for so long needs no ticks. To begin with them again costs as much as one more of them:
-a wake-up of a thread."""
+"""Commands wait at most so long for others, if nobody waits for them; twice as long where others were just sent."""
+MAX_TICK_S: Final = 0.004
+"""And so long, once ticks found that all had been sent by who waits for what comes of it."""
+MAX_IDLE_TICKS: Final = 8
+"""After so many of those there are no ticks, until something is issued."""
+QUIET: Final = 4
+"""A tick counts as so many if nothing at all was issued since the last one. To begin with ticks again costs as much as
+one or two of them: a wake-up of a thread."""
 
 
 @dataclass
@@ -188,7 +191,10 @@ class CommandStream:
         """On the progress thread, which must not wait: send what waits, and come again while something is issued."""
         if self._is_over() or self.is_closed:
             return
-        self._num_idle_ticks = 0 if self.queue.waiting else self._num_idle_ticks + 1
+        if self.queue.waiting:
+            self._num_idle_ticks = 0
+        else:
+            self._num_idle_ticks += QUIET if self.queue.position == self._sent_at_tick else 1
         if self.queue.position == self._sent_at_tick:  # else full batches are sent just now: what waits is young
             self.flush(may_wait=False)
         self._sent_at_tick = self.queue.position
@@ -198,7 +204,7 @@ class CommandStream:
             if not self.queue.waiting:  # looked at last: what is appended from now on sets the timer
                 return
             self._ticks = True
-        self._world.later(TICK_S * 2**self._num_idle_ticks, self._tick)
+        self._world.later(min(TICK_S * 2**self._num_idle_ticks, MAX_TICK_S), self._tick)
 
     def use(self, world: World) -> None:
         """Send over this world from now on."""

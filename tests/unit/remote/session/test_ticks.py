@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from multiworld.remote.session.command_stream import BATCH, FIRST_BATCH, MAX_IDLE_TICKS, TICK_S
+from multiworld.remote.session.command_stream import BATCH, FIRST_BATCH, MAX_IDLE_TICKS, MAX_TICK_S, QUIET, TICK_S
 
 from ..fake_node import FakeNode
 
@@ -45,7 +45,7 @@ def test_a_node_that_was_waited_for_gets_small_batches_first(fake: FakeNode) -> 
 
 def test_ticks_end_when_nothing_is_issued_and_begin_again(fake: FakeNode) -> None:
     fake.node.zeros(3)
-    for _ in range(MAX_IDLE_TICKS + 1):
+    for _ in range(1 + MAX_IDLE_TICKS // QUIET):
         assert len(fake.world.timers) == 1
         fake.run_timers()
     assert fake.world.timers == []
@@ -54,21 +54,33 @@ def test_ticks_end_when_nothing_is_issued_and_begin_again(fake: FakeNode) -> Non
     assert not fake.session.stream.queue.waiting
 
 
-def test_a_tick_that_finds_nothing_waits_longer_for_the_next_one(
-    fake: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    delays = list[float]()
+@pytest.fixture
+def delays(fake: FakeNode, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """After what time each tick was to come."""
+    found = list[float]()
     later = fake.world.later
 
     def noted(after_s: float, call: Callable[[], object]) -> None:
-        delays.append(after_s)
+        found.append(after_s)
         later(after_s, call)
 
     monkeypatch.setattr(fake.world, "later", noted)
+    return found
+
+
+def test_ticks_go_on_longer_while_others_send_all(fake: FakeNode, delays: list[float]) -> None:
+    for _ in range(MAX_IDLE_TICKS):
+        (fake.node.zeros(3) + 1).fetch()
+        fake.run_timers()
+    assert delays == [TICK_S, 2 * TICK_S] + (MAX_IDLE_TICKS - 2) * [MAX_TICK_S]
+    assert fake.world.timers == []
+
+
+def test_a_tick_that_finds_something_brings_the_next_one_soon(fake: FakeNode, delays: list[float]) -> None:
     x = fake.node.zeros(3)
     fake.run_timers()
     fake.run_timers()
-    assert delays == [TICK_S, TICK_S, 2 * TICK_S]
+    assert delays == [TICK_S, TICK_S, MAX_TICK_S]
     y = x + 1  # it leaves with the next one: to wake the thread would cost more
     fake.run_timers()
     assert not fake.session.stream.queue.waiting
