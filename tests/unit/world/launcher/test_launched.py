@@ -306,9 +306,8 @@ async def test_a_cancelled_join_leaves_nothing_at_the_store_and_can_be_repeated(
 async def test_joins_fail_at_once_when_the_agent_dies_and_worlds_stand(agent: Agent) -> None:
     async with agent.manager("a") as manager:
         url = manager.serve_store("tcp://127.0.0.1:0")
-        agent.place("a", 0, 1, url)
-        world = await manager.join("w")
-        agent.place("a", 0, 2, url, generation=2)
+        world = await manager.join("w", 0, 1, url)
+        agent.place("a", 0, 2, url)
         joining = asyncio.create_task(manager.join("v"))
         await waits_at(manager, url, "job/v/")
         agent.close()
