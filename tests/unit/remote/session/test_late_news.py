@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from multiworld.remote import RemoteError, RemoteOperationError
+from multiworld.remote import NodeDeadError, RemoteError, RemoteOperationError
 from multiworld.remote.protocol import lanes
 
 from ..fake_node import FakeNode, values
@@ -58,3 +58,22 @@ def test_a_wait_for_all_ends_when_it_is_known_what_failed(fake: FakeNode) -> Non
     fake.world.deliver_late(lanes.NEWS)
     thread.join(30)
     assert [type(each) for each in unseen] == [RemoteOperationError]
+
+
+def test_a_wait_for_news_ends_with_the_node(fake: FakeNode) -> None:
+    fake.node.zeros(3)
+    fake.world.keep_back(lanes.NEWS)
+    ended: list[Exception] = []
+
+    def synchronize() -> None:
+        try:
+            fake.node.synchronize()
+        except RemoteError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=synchronize)
+    thread.start()
+    fake.lose()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert [type(each) for each in ended] == [NodeDeadError]
